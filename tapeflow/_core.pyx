@@ -1,0 +1,157 @@
+"""The engine: storage, tensors, the tape, eager ops and the backward walk.
+
+One module, in sections (core/*.pxi), lower ones first: storage knows no tape, the tape knows no op, elementwise and
+shape ops record through the tape, rules are written in ops, the walk applies rules. Public functions come last.
+"""
+
+cimport cython
+from cpython.buffer cimport (PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDED_RO, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release,
+                             PyObject_GetBuffer)
+from cpython.exc cimport PyErr_CheckSignals, PyErr_Clear, PyErr_Occurred
+from cpython.object cimport Py_EQ, Py_GT, Py_LE, Py_LT, Py_NE, PyObject, PyTypeObject
+from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
+from cpython.ref cimport Py_INCREF, Py_TYPE, Py_XDECREF
+from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
+from libc.stdlib cimport calloc, free, malloc, realloc
+from libc.string cimport memcmp, memcpy, memset
+
+import contextlib
+import copy
+import functools
+import math
+import operator
+import os
+import threading
+
+import numpy
+
+from tapeflow import _blas, errors
+
+include "optable.pxi"
+
+cdef extern from "Python.h":
+    bint PyFloat_CheckExact(object)
+    bint PyLong_CheckExact(object)
+    bint PyBool_Check(object)
+    bint PySlice_Check(object)
+    double PyFloat_AsDouble(object) except? -1.0
+
+cdef extern from "platform.h" nogil:
+    enum:
+        TPF_BOOL
+        TPF_UINT8
+        TPF_INT32
+        TPF_INT64
+        TPF_FLOAT32
+        TPF_FLOAT64
+        TPF_NDTYPES
+        TPF_MAX_NDIM
+        TPF_SUM
+        TPF_MEAN
+        TPF_MAX
+        TPF_MIN
+        TPF_ARGMAX
+    const bint POOLED "TPF_POOLED"
+    ctypedef void (*tpf_loop)(void *, const void *, const void *, const void *, int64_t) noexcept nogil
+    ctypedef void (*tpf_vjp)(void *, const void *, const void *, const void *, const void *, const void *, int64_t, int) noexcept nogil
+    ctypedef void (*tpf_cast)(void *, const void *, int64_t) noexcept nogil
+    ctypedef void (*tpf_reduce)(void *, const void *, int64_t, int64_t, int64_t) noexcept nogil
+    ctypedef void (*tpf_rows)(void *, const void *, int64_t, int64_t) noexcept nogil
+    ctypedef void (*tpf_scatter_add)(void *, const int64_t *, const void *, int64_t, int64_t, int64_t, int64_t) noexcept nogil
+    ctypedef void (*tpf_matmul)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t) noexcept nogil
+    ctypedef void (*tpf_random)(void *, int64_t, uint64_t, uint64_t) noexcept nogil
+    ctypedef struct tpf_kernels:
+        const char *level
+        tpf_loop loop[32][6]
+        tpf_vjp vjp[32][3][2]
+        tpf_cast cast[6][6]
+        tpf_reduce reduce[5][6]
+        tpf_rows softmax[2]
+        tpf_rows log_softmax[2]
+        tpf_rows logsumexp[2]
+        int64_t (*cross_entropy[2])(void *, void *, const void *, const int64_t *, int64_t, int64_t) noexcept nogil
+        void (*cross_entropy_vjp[2])(void *, const void *, const void *, const void *, const int64_t *, int64_t, int64_t) noexcept nogil
+        tpf_scatter_add scatter_add[6]
+        tpf_matmul matmul[6]
+        tpf_random uniform[2]
+        tpf_random normal[2]
+        tpf_random bits32
+        tpf_random bits64
+    ctypedef struct tpf_operand:
+        const char *data
+        const int64_t *strides
+        int dtype
+        int want
+    ctypedef struct tpf_call:
+        const tpf_kernels *kernels
+        tpf_loop loop
+        tpf_vjp vjp
+        int acc, nops, ndim
+        const int64_t *shape
+        int64_t size
+        char *out
+        int out_itemsize
+        tpf_operand ops[5]
+    void tpf_execute(const tpf_call *)
+    int tpf_itemsize(int)
+    void tpf_pack(void *, const char *, int, int, const int64_t *, const int64_t *, int64_t, int64_t)
+    void tpf_copy(char *, const int64_t *, const char *, const int64_t *, int, int, const int64_t *)
+    void tpf_fill(void *, const void *, int, int64_t)
+    void tpf_take(void *, const void *, const int64_t *, int64_t, int64_t, int64_t, int64_t)
+    int64_t tpf_normalise_indices(int64_t *, const void *, int, int64_t, int64_t)
+    void tpf_set_num_threads(int)
+    int tpf_get_num_threads()
+    void *tpf_aligned_alloc(size_t, size_t)
+    void tpf_aligned_free(void *)
+    void tpf_advise_huge(void *, size_t)
+    int clz64(uint64_t)
+    const tpf_kernels *tpf_choose_kernels(int)
+    void *tpf_get_thread()
+    void tpf_set_thread(void *)
+
+cdef enum:
+    RELEASE_GIL = 16384          # elements from which a loop takes the 5 us that make releasing the GIL worth it
+    TINY_MATMUL = 8192           # m n k up to which our own loop beats the call of BLAS
+cdef int64_t LARGEST = 0x7fffffffffffffff
+
+# The instruction-set level: the best that the CPU has, unless TAPEFLOW_ISA asks for a lower one (v2, v3, v4).
+cdef const tpf_kernels *kernels = tpf_choose_kernels(int(os.environ.get("TAPEFLOW_ISA", "v4").lstrip("v") or 4))
+
+TABLE_HASH = TPF_TABLE_HASH.decode()
+ISA_LEVEL = kernels.level.decode()
+
+cdef object _ndarray = numpy.ndarray
+cdef object _np_generic = numpy.generic
+
+# The Python parts that the core calls; set once by tapeflow/__init__.py (they import this module).
+cdef object _creation = None
+cdef object _trees = None
+cdef object _composed = None
+
+
+def bind(creation, trees, composed):
+    """Give the core the Python modules that it calls."""
+    global _creation, _trees, _composed
+    _creation, _trees, _composed = creation, trees, composed
+
+
+cdef struct Chunk
+cdef struct Cell
+cdef struct Many
+
+cdef class Tensor
+cdef class Tape
+cdef class Node
+
+include "core/storage.pxi"
+include "core/tape.pxi"
+include "core/tensor.pxi"
+include "core/elementwise.pxi"
+include "core/shape_ops.pxi"
+include "core/reduce_ops.pxi"
+include "core/indexing.pxi"
+include "core/backward.pxi"
+include "core/rules.pxi"
+include "core/public.pxi"
+include "functions.pxi"

@@ -1,0 +1,358 @@
+"""Tensors from Python data, and the parts of Tensor's protocols that are not hot: conversion, printing, NumPy, DLPack."""
+
+from __future__ import annotations
+
+import math
+import types
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tapeflow import _core, errors
+from tapeflow._core import Tensor
+
+_NUMBERS = (bool, int, float)
+
+
+# ---- conversion
+
+
+def convert(obj: Any, op: str, dtype: Any = None) -> Tensor:
+    """Anything that data can come in as a new constant tensor; lists with tensors inside are stacked (and recorded)."""
+    kind = type(obj)
+    if kind in _NUMBERS:
+        return _core.from_number(obj, dtype, op)
+    if isinstance(obj, (np.ndarray, np.generic)):
+        t = _core.from_numpy(np.asarray(obj), True, op)
+        return t if dtype is None else t.astype(dtype)
+    if isinstance(obj, (list, tuple, range)):
+        return _from_nested(obj, op, dtype)
+    if hasattr(obj, "__dlpack__"):
+        t = from_dlpack(obj).clone().detach()
+        return t if dtype is None else t.astype(dtype)
+    if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__") or isinstance(obj, (memoryview, bytearray)):
+        t = _core.from_numpy(np.asarray(obj), True, op)
+        return t if dtype is None else t.astype(dtype)
+    raise errors.DTypeError(
+        f"[{op}] a {kind.__name__} cannot become a tensor. Use numbers, nested lists of them, NumPy arrays or tensors."
+    )
+
+
+def _leaf_kinds(obj: Any, kinds: set[type], depth: int, op: str) -> None:
+    """Collect the exact types of the leaves of nested lists."""
+    if depth > 64:
+        raise errors.ShapeError(f"[{op}] lists are nested more than 64 deep (or contain themselves).")
+    if isinstance(obj, (list, tuple, range)):
+        for x in obj:
+            _leaf_kinds(x, kinds, depth + 1, op)
+    else:
+        kinds.add(type(obj))
+
+
+def _from_nested(obj: Sequence[Any], op: str, dtype: Any) -> Tensor:
+    kinds: set[type] = set()
+    _leaf_kinds(obj, kinds, 0, op)
+    if any(issubclass(k, Tensor) for k in kinds):
+        t = _stack_nested(obj, op)
+        return t if dtype is None else t.astype(dtype)
+    for k in kinds:
+        if k not in _NUMBERS and not issubclass(k, (np.ndarray, np.generic)):
+            raise errors.DTypeError(
+                f"[{op}] a list holds a {k.__name__}. Only numbers, lists of them, NumPy arrays and tensors can become a tensor."
+            )
+    plain = all(k in _NUMBERS for k in kinds)
+    wanted: Any = dtype
+    if dtype is None and plain:
+        # the kind of the widest number decides
+        wanted = _core.get_default_dtype() if float in kinds or not kinds else np.int64 if int in kinds else np.bool_
+    try:
+        array = np.asarray(obj) if wanted is None else _numbers_to_array(obj, np.dtype(wanted), kinds)
+    except OverflowError:
+        raise errors.NumberRangeError(f"[{op}] a number in the list does not fit dtype {np.dtype(wanted)}.") from None
+    except ValueError as error:
+        raise errors.ShapeError(f"[{op}] the lists are ragged: all lists at one depth must be of the same length. ({error})") from None
+    return _core.from_numpy(array, True, op)
+
+
+def _numbers_to_array(obj: Any, dtype: np.dtype[Any], kinds: set[type]) -> np.ndarray[Any, Any]:
+    if dtype.kind in "iu" and float in kinds:
+        return np.asarray(obj, dtype=np.float64).astype(dtype)
+    return np.asarray(obj, dtype=dtype)
+
+
+def _stack_nested(obj: Any, op: str) -> Tensor:
+    if isinstance(obj, Tensor):
+        return obj
+    if isinstance(obj, (list, tuple, range)):
+        if not any(_holds_tensor(x) for x in obj):
+            return _from_nested(obj, op, None) if len(obj) else _core.zeros(0)
+        parts = [x if type(x) in _NUMBERS else _stack_nested(x, op) for x in obj]
+        try:
+            return _core.stack(parts)
+        except errors.ShapeError as error:
+            raise errors.ShapeError(f"[{op}] the lists are ragged: {error}") from None
+    return convert(obj, op)
+
+
+def _holds_tensor(obj: Any) -> bool:
+    return isinstance(obj, Tensor) or (isinstance(obj, (list, tuple)) and any(_holds_tensor(x) for x in obj))
+
+
+def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A new leaf tensor with a copy of data.
+
+    Parameters
+    ----------
+    data : number, nested lists of numbers, NumPy array, Tensor
+        Python floats become the default dtype, ints int64; NumPy arrays and scalars keep theirs.
+    dtype : str or NumPy dtype, optional
+        One of bool, uint8, int32, int64, float32, float64.
+    device : "cpu" or None
+    requires_grad : bool
+        Make it a leaf that gradients are added up for; float dtypes only.
+
+    >>> tp.tensor([1.0, 2.0]).dtype
+    dtype('float32')
+    """
+    check_device(device, "tensor")
+    if isinstance(data, Tensor):
+        t = data.detach().clone() if dtype is None else data.detach().astype(dtype)
+        t = _core.from_numpy(t.numpy(), True, "tensor")
+    else:
+        t = convert(data, "tensor", dtype).detach()
+    return t.requires_grad_() if requires_grad else t
+
+
+def asarray(obj: Any, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
+    """obj as a tensor: a tensor itself, or the data in a new one (Python Array API).
+
+    Memory is shared only with copy=False, and then the writes of its owner show. Lists with tensors inside are stacked,
+    and recorded.
+    """
+    check_device(device, "asarray")
+    if isinstance(obj, Tensor):
+        wrong = dtype is not None and obj.dtype != np.dtype(_name(dtype))
+        if wrong and copy is False:
+            raise ValueError(f"[asarray] a {obj.dtype} tensor cannot become {dtype} without a copy. Leave copy=False out.")
+        if wrong:
+            return obj.astype(dtype)
+        return obj.clone() if copy else obj
+    if copy is False:
+        if not isinstance(obj, np.ndarray):
+            if not hasattr(obj, "__dlpack__"):
+                raise ValueError(f"[asarray] a {type(obj).__name__} cannot be taken without a copy. Leave copy=False out.")
+            return asarray(np.from_dlpack(obj), dtype, device, False)
+        if dtype is not None and obj.dtype != np.dtype(_name(dtype)):
+            raise ValueError(f"[asarray] a {obj.dtype} array cannot become {dtype} without a copy. Leave copy=False out.")
+        return _core.from_numpy(obj, False, "asarray")
+    return convert(obj, "asarray", dtype)
+
+
+def _name(dtype: Any) -> Any:
+    """A dtype argument as NumPy knows it; Python's float is the default dtype."""
+    return _core.get_default_dtype() if dtype is float else dtype
+
+
+def from_dlpack(obj: Any) -> Tensor:
+    """A tensor over the memory of another library's CPU array, without a copy. The writes of its owner show."""
+    if isinstance(obj, Tensor):
+        return obj.detach()
+    try:
+        array = np.from_dlpack(obj)
+    except (AttributeError, TypeError) as error:
+        raise errors.DTypeError(f"[from_dlpack] expected an object with __dlpack__ on the CPU, got {type(obj).__name__}: {error}") from None
+    return _core.from_numpy(array, False, "from_dlpack")
+
+
+def check_device(device: Any, op: str) -> None:
+    """Accept the cpu; anything else is not there."""
+    if device is not None and device != "cpu":
+        raise errors.DeviceError(f'[{op}] device {device!r} is not there; this version has "cpu".')
+
+
+def rebuild(array: np.ndarray[Any, Any], requires_grad: bool) -> Tensor:
+    """What pickle calls."""
+    return _core.from_numpy(array, True, "pickle").requires_grad_(requires_grad)
+
+
+# ---- creation functions
+
+
+def ones(shape: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of ones.
+
+    >>> tp.ones(3).tolist()
+    [1.0, 1.0, 1.0]
+    """
+    return _core.full(shape, 1, _core.get_default_dtype() if dtype is None else dtype, device, requires_grad)
+
+
+def zeros_like(x: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Zeros of x's shape, and dtype unless given."""
+    x = asarray(x)
+    return _core.zeros(x.shape, x.dtype if dtype is None else dtype, device, requires_grad)
+
+
+def ones_like(x: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones of x's shape, and dtype unless given."""
+    x = asarray(x)
+    return ones(x.shape, x.dtype if dtype is None else dtype, device, requires_grad)
+
+
+def empty_like(x: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of x's shape whose elements are not set."""
+    x = asarray(x)
+    return _core.empty(x.shape, x.dtype if dtype is None else dtype, device, requires_grad)
+
+
+def full_like(x: Any, fill_value: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """A tensor of x's shape with one number everywhere; of x's dtype unless given."""
+    x = asarray(x)
+    return _core.full(x.shape, fill_value, x.dtype if dtype is None else dtype, device, requires_grad)
+
+
+def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Numbers from start up to, not including, stop; of the default dtype when an argument is a float, else int64.
+
+    >>> tp.arange(0, 10, 4).tolist()
+    [0, 4, 8]
+    """
+    if stop is None:
+        start, stop = 0, start
+    for value in (start, stop, step):
+        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
+            raise errors.DTypeError(f"[arange] start, stop and step must be numbers, got {type(value).__name__}.")
+        if not math.isfinite(value):
+            raise errors.NumberRangeError(f"[arange] start, stop and step must be finite, got {value}.")
+    if step == 0:
+        raise errors.NumberRangeError("[arange] step must not be 0.")
+    count = max(0, math.ceil((stop - start) / step))
+    floats = any(isinstance(value, (float, np.floating)) for value in (start, stop, step))
+    if dtype is None:
+        dtype = _core.get_default_dtype() if floats else np.int64
+    if count > 1 << 40:
+        raise errors.DeviceOutOfMemory(f"[arange] {count} elements do not fit into memory.")
+    check_device(device, "arange")
+    numbers = start + step * np.arange(count, dtype=np.float64 if floats else np.int64)
+    t = _core.from_numpy(numbers, True, "arange").astype(dtype)
+    return t.requires_grad_() if requires_grad else t
+
+
+def linspace(
+    start: float, stop: float, num: int, dtype: Any = None, device: Any = None, endpoint: bool = True, requires_grad: bool = False
+) -> Tensor:
+    """num numbers, evenly spaced from start to stop (included unless endpoint=False).
+
+    >>> tp.linspace(0.0, 1.0, 5).tolist()
+    [0.0, 0.25, 0.5, 0.75, 1.0]
+    """
+    check_device(device, "linspace")
+    if isinstance(num, bool) or not isinstance(num, (int, np.integer)) or num < 0:
+        raise errors.ShapeError(f"[linspace] num must be a non-negative int, got {num!r}.")
+    if num > 1 << 40:
+        raise errors.DeviceOutOfMemory(f"[linspace] {num} elements do not fit into memory.")
+    t = _core.from_numpy(np.linspace(float(start), float(stop), int(num), endpoint=endpoint), True, "linspace")
+    t = t.astype(_core.get_default_dtype() if dtype is None else dtype)
+    return t.requires_grad_() if requires_grad else t
+
+
+def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+    """Ones on the k-th diagonal of a matrix of zeros.
+
+    >>> tp.eye(2).tolist()
+    [[1.0, 0.0], [0.0, 1.0]]
+    """
+    check_device(device, "eye")
+    t = _core.zeros((n_rows, n_rows if n_cols is None else n_cols), np.uint8)
+    rows, cols = t.shape
+    array = np.eye(rows, cols, k=k, dtype=np.uint8)
+    t = _core.from_numpy(array, True, "eye").astype(_core.get_default_dtype() if dtype is None else dtype)
+    return t.requires_grad_() if requires_grad else t
+
+
+def result_type(*args: Any) -> np.dtype[Any]:
+    """The dtype of an op over these tensors, dtypes and Python numbers, by tapeflow's promotion.
+
+    >>> tp.result_type("int64", "float32")
+    dtype('float32')
+    """
+    if not args:
+        raise errors.DTypeError("[result_type] expected at least one tensor, dtype or number.")
+    tensors = []
+    numbers = [x for x in args if type(x) in _NUMBERS]
+    for x in args:
+        if type(x) in _NUMBERS:
+            continue
+        if isinstance(x, (Tensor, np.ndarray, np.generic)):
+            tensors.append(_core.zeros((), x.dtype))
+        else:
+            tensors.append(_core.zeros((), x))
+    total: Any = None
+    for t in tensors:
+        total = t if total is None else _core.maximum(total, t)
+    for n in numbers:
+        one = type(n)(1)
+        total = one if total is None else _core.maximum(total, one)
+    return asarray(total).dtype
+
+
+# ---- printing
+
+
+def format_tensor(t: Tensor, requires_grad: bool) -> str:
+    """repr: as NumPy prints, with the dtype where it is not the one that printing implies."""
+    body = np.array2string(t.numpy(), separator=", ", prefix="tensor(")
+    text = f"tensor({body}"
+    if t.dtype.name not in ("bool", "int64", _core.get_default_dtype().name) or t.size == 0:
+        text += f", dtype={t.dtype.name}"
+    if t.size == 0 and t.ndim > 1:
+        text += f", shape={t.shape}"
+    if requires_grad:
+        text += ", requires_grad=True"
+    return text + ")"
+
+
+# ---- NumPy and other libraries
+
+_UFUNCS = {"true_divide": "divide", "power": "pow", "absolute": "abs", "conjugate": "asarray"}
+
+
+def numpy_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A NumPy ufunc with a tensor among its arguments: the function of the same name here; else NumPy on the values."""
+    import tapeflow as tp
+
+    name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
+    if method == "__call__" and not kwargs and ufunc.__name__ not in ("conjugate",):
+        f = getattr(tp, name, None)
+        if f is not None and isinstance(f, types.BuiltinFunctionType):
+            return f(*inputs)
+    if any(isinstance(x, Tensor) for x in kwargs.get("out", ())):
+        raise errors.TapeError(f"[numpy.{ufunc.__name__}] NumPy cannot write into a tensor. Use t.assign(...).")
+    for x in inputs:
+        if isinstance(x, Tensor) and x.requires_grad and _core.is_grad_enabled():
+            raise errors.TapeError(
+                f"[numpy.{ufunc.__name__}] a tensor that is being recorded was given to NumPy, which would make a constant of it. "
+                "Use .detach() or .numpy() to take the value."
+            )
+    arrays = [x.numpy() if isinstance(x, Tensor) else x for x in inputs]
+    result = getattr(ufunc, method)(*arrays, **kwargs)
+    return result
+
+
+def namespace(api_version: str | None) -> types.ModuleType:
+    """The module of the Python Array API that goes with a tensor."""
+    import tapeflow as tp
+
+    if api_version is not None and api_version not in ("2021.12", "2022.12", "2023.12", "2024.12", "2025.12"):
+        raise ValueError(f"[__array_namespace__] version {api_version!r} of the Array API is not known.")
+    return tp
+
+
+def dlpack(array: Any, stream: Any, max_version: Any, dl_device: Any, copy: bool | None) -> Any:
+    """A DLPack capsule of a read-only array; a copy for consumers that cannot be told it is read-only."""
+    if dl_device is not None and tuple(dl_device) != (1, 0):
+        raise BufferError(f"[dlpack] the tensor is on the CPU, not on device {dl_device}.")
+    if copy is not False and (copy or max_version is None or tuple(max_version) < (1, 0)):
+        return array.copy().__dlpack__(max_version=max_version)
+    return array.__dlpack__(max_version=max_version)

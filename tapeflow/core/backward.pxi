@@ -1,0 +1,573 @@
+# The walk: cotangents from targets to leaves and sources, in the reverse order of entry numbers.
+#
+# A walk keeps what is pending in cells, one a chunk, and the cells in a heap by the highest pending number; chunks
+# with nothing pending are never looked at. Cells belong to one walk, so walks may nest (hooks) and interleave (threads).
+# Leaves collect their cotangents in the walk; `.grad` slots change only after everything has gone well.
+# Elementwise entries run the fused loops, or, when the walk itself is recorded, the composed rules; structured entries
+# have one rule, written in ops, for both.
+
+cdef struct Slot:
+    Value *v
+    Entry *node                  # of the cotangent itself, in a walk that is recorded
+
+cdef struct Cell:
+    void *walk
+    Chunk *chunk
+    Cell *next                   # the chunk's other cells; in the free list: the next
+    int64_t key                  # the highest pending number
+    int heap_index
+    uint64_t pending
+    Slot slots[64]
+
+cdef struct LeafCell:
+    void *walk
+    LeafCell *next               # the leaf's other cells
+    Entry *leaf
+    Slot slot
+
+cdef Cell *cell_free = NULL
+cdef int cells_kept = 0
+
+
+cdef inline void slot_clear(Slot *s) noexcept:
+    value_release(s.v)
+    entry_release(s.node)
+    s.v = NULL
+    s.node = NULL
+
+
+cdef Cell *cell_new(void *walk, Chunk *chunk) except NULL:
+    global cell_free, cells_kept
+    cdef Cell *c = cell_free
+    if c != NULL:
+        cell_free = c.next
+        cells_kept -= 1
+    else:
+        c = <Cell *>malloc(sizeof(Cell))
+        if c == NULL:
+            raise MemoryError()
+    c.walk = walk
+    c.chunk = chunk
+    c.pending = 0
+    c.next = chunk.cells
+    chunk.cells = c
+    return c
+
+
+cdef void cell_drop(Cell *c) noexcept:
+    """Unlink a cell from its chunk and keep it."""
+    global cell_free, cells_kept
+    cdef Cell **p = &c.chunk.cells
+    while p[0] != c:
+        p = &p[0].next
+    p[0] = c.next
+    if cells_kept < 64 and POOLED:
+        c.next = cell_free
+        cell_free = c
+        cells_kept += 1
+    else:
+        free(c)
+
+
+cdef class Walk:
+    cdef Cell **heap
+    cdef int n, room
+    cdef LeafCell **leaves
+    cdef int n_leaves, room_leaves
+    cdef bint composed           # the walk is recorded, so that it can be differentiated
+    cdef bint retain
+    cdef dict sources            # address of an Entry -> its cotangent (a Tensor) or None; None: the leaves' .grad
+    cdef list retained           # (tensor, cotangent) of retain_grad
+
+    def __dealloc__(self):
+        cdef int i, bit
+        cdef Cell *c
+        cdef Chunk *chunk
+        cdef uint64_t pending
+        for i in range(self.n):  # only after an exception
+            c = self.heap[i]
+            chunk = c.chunk
+            pending = c.pending
+            for bit in range(CHUNK):
+                if pending >> bit & 1:
+                    slot_clear(&c.slots[bit])
+            cell_drop(c)
+            for bit in range(CHUNK):
+                if pending >> bit & 1:
+                    entry_release(&chunk.entries[bit])
+        free(self.heap)
+        for i in range(self.n_leaves):
+            self.drop_leaf(self.leaves[i])
+        free(self.leaves)
+
+    cdef void drop_leaf(self, LeafCell *c) noexcept:
+        cdef LeafCell **p = <LeafCell **>&c.leaf.link
+        while p[0] != c:
+            p = &p[0].next
+        p[0] = c.next
+        slot_clear(&c.slot)
+        entry_release(c.leaf)
+        free(c)
+
+    # ---- the heap of cells
+
+    cdef void sift_up(self, int i) noexcept:
+        cdef Cell *c = self.heap[i]
+        cdef int up
+        while i > 0:
+            up = (i - 1) >> 1
+            if self.heap[up].key >= c.key:
+                break
+            self.heap[i] = self.heap[up]
+            self.heap[i].heap_index = i
+            i = up
+        self.heap[i] = c
+        c.heap_index = i
+
+    cdef void sift_down(self, int i) noexcept:
+        cdef Cell *c = self.heap[i]
+        cdef int down
+        while True:
+            down = 2 * i + 1
+            if down >= self.n:
+                break
+            if down + 1 < self.n and self.heap[down + 1].key > self.heap[down].key:
+                down += 1
+            if self.heap[down].key <= c.key:
+                break
+            self.heap[i] = self.heap[down]
+            self.heap[i].heap_index = i
+            i = down
+        self.heap[i] = c
+        c.heap_index = i
+
+    cdef Slot *find(self, Entry *e) except? NULL:
+        """The slot in which e's cotangent collects; its v is NULL the first time."""
+        cdef Cell *c
+        cdef void *grown
+        cdef uint64_t bit
+        if e.chunk == NULL:
+            return self.find_leaf(e)
+        c = e.chunk.cells
+        while c != NULL and c.walk != <void *>self:
+            c = c.next
+        if c == NULL:
+            if self.n == self.room:
+                grown = realloc(self.heap, (2 * self.room + 8) * sizeof(Cell *))
+                if grown == NULL:
+                    raise MemoryError()
+                self.heap = <Cell **>grown
+                self.room = 2 * self.room + 8
+            c = cell_new(<void *>self, e.chunk)
+            c.key = e.number
+            self.heap[self.n] = c
+            self.n += 1
+            self.sift_up(self.n - 1)
+        bit = <uint64_t>1 << e.slot
+        if not c.pending & bit:
+            c.pending |= bit
+            c.slots[e.slot].v = NULL
+            c.slots[e.slot].node = NULL
+            e.refs += 1
+            if e.number > c.key:
+                c.key = e.number
+                self.sift_up(c.heap_index)
+        return &c.slots[e.slot]
+
+    cdef Slot *find_leaf(self, Entry *e) except? NULL:
+        cdef LeafCell *c = <LeafCell *>e.link
+        cdef void *grown
+        while c != NULL and c.walk != <void *>self:
+            c = c.next
+        if c == NULL:
+            if self.n_leaves == self.room_leaves:
+                grown = realloc(self.leaves, (2 * self.room_leaves + 8) * sizeof(LeafCell *))
+                if grown == NULL:
+                    raise MemoryError()
+                self.leaves = <LeafCell **>grown
+                self.room_leaves = 2 * self.room_leaves + 8
+            c = <LeafCell *>calloc(1, sizeof(LeafCell))
+            if c == NULL:
+                raise MemoryError()
+            c.walk = <void *>self
+            c.leaf = e
+            c.next = <LeafCell *>e.link
+            e.link = c
+            e.refs += 1
+            self.leaves[self.n_leaves] = c
+            self.n_leaves += 1
+        return &c.slot
+
+    # ---- pushing
+
+    cdef int push(self, Entry *e, Value *v, Entry *node, Value *like) except -1:
+        """Add a cotangent (v and node are taken over) to e's; like: the shape and dtype it must be summed and cast to."""
+        cdef Slot *s
+        cdef Tensor t
+        if like != NULL and not (like.dtype == v.dtype and same_shape(like, v)):
+            t = sum_to(wrap(v, node), like)
+            v = value_share(t.v)
+            node = t.node
+            if node != NULL:
+                node.refs += 1
+            t = None
+        try:
+            s = self.find(e)
+        except:
+            value_release(v)
+            entry_release(node)
+            raise
+        if s.v == NULL:
+            s.v = v
+            s.node = node
+        else:
+            self.accumulate(s, v, node)
+        return 0
+
+    cdef int push_tensor(self, Entry *e, Tensor t, Value *like) except -1:
+        if t.node != NULL:
+            t.node.refs += 1
+        return self.push(e, value_share(t.v), t.node, like)
+
+    cdef int accumulate(self, Slot *s, Value *v, Entry *node) except -1:
+        cdef Tensor total
+        if not self.composed and value_is_mine(s.v):
+            try:
+                execute_loop(OP_ADD, s.v, s.v, v, NULL)
+            finally:
+                value_release(v)
+                entry_release(node)
+            return 0
+        total = wrap(v, node)
+        # s keeps its own until the sum is there
+        if s.node != NULL:
+            s.node.refs += 1
+        total = add_tensors(wrap(value_share(s.v), s.node), total)
+        # the slot may not have moved: nothing was pushed by an addition
+        slot_clear(s)
+        s.v = value_share(total.v)
+        s.node = total.node
+        if s.node != NULL:
+            s.node.refs += 1
+        return 0
+
+    # ---- walking
+
+    cdef int run(self) except -1:
+        cdef Cell *c
+        cdef Entry *e
+        cdef Slot s
+        cdef int bit
+        cdef int steps = 0
+        while self.n > 0:
+            c = self.heap[0]
+            bit = 63 - clz64(c.pending)
+            e = &c.chunk.entries[bit]
+            s = c.slots[bit]
+            c.pending &= ~(<uint64_t>1 << bit)
+            if c.pending:
+                c.key = c.chunk.entries[63 - clz64(c.pending)].number
+            else:
+                self.n -= 1
+                if self.n:
+                    self.heap[0] = self.heap[self.n]
+                cell_drop(c)
+            if self.n > 1 or (self.n == 1 and not c.pending):
+                self.sift_down(0)
+            try:
+                self.visit(e, &s)
+            finally:
+                slot_clear(&s)
+                entry_release(e)
+            steps += 1
+            if steps & 1023 == 0:
+                PyErr_CheckSignals()
+        return 0
+
+    cdef int visit(self, Entry *e, Slot *s) except -1:
+        """Push the cotangent s of e to e's inputs."""
+        cdef Value *vals[4]
+        cdef int i
+        if e.flags & E_FREED:
+            raise errors.TapeError(f"[backward] the graph behind {tpf_op_name[e.opcode].decode()} was freed by an earlier "
+                                   "backward. Call that one with retain_graph=True to go through it twice.")
+        if e.flags & E_WATCHED:
+            self.look(e, s)
+        for i in range(4):
+            vals[i] = e.val[i]
+            if self.retain:
+                if vals[i] != NULL:
+                    vals[i].owners += 1
+            else:
+                e.val[i] = NULL
+        if not self.retain:
+            e.flags |= E_FREED
+        try:
+            if e.opcode >= TPF_N_ELEMENTWISE:
+                if s.node != NULL:
+                    s.node.refs += 1
+                structured_vjp(self, e, vals, wrap(value_share(s.v), s.node))
+            elif self.composed:
+                if s.node != NULL:
+                    s.node.refs += 1
+                self.elementwise_composed(e, vals, wrap(value_share(s.v), s.node))
+            else:
+                self.elementwise_fused(e, vals, s)
+        finally:
+            for i in range(4):
+                value_release(vals[i])
+        if not self.retain:
+            self.drop_edges(e)
+        return 0
+
+    cdef void drop_edges(self, Entry *e) noexcept:
+        cdef int i
+        cdef Entry *src
+        for i in range(3):
+            src = e.src[i]
+            e.src[i] = NULL
+            entry_release(src)
+        if e.many != NULL:
+            for i in range(e.many.n):
+                entry_release(e.many.src[i])
+            entry_drop_many(e)
+
+    cdef int look(self, Entry *e, Slot *s) except -1:
+        """Hooks, retain_grad and sources of this walk."""
+        cdef Tensor g
+        if s.node != NULL:
+            s.node.refs += 1
+        g = wrap(value_share(s.v), s.node)
+        if e.hooks != NULL:
+            g = run_hooks(<list>e.hooks, g)
+            slot_clear(s)
+            s.v = value_share(g.v)
+            s.node = g.node
+            if s.node != NULL:
+                s.node.refs += 1
+        if self.sources is not None:
+            key = <uintptr_t>e
+            if key in self.sources:
+                self.sources[key] = g
+        elif e.tensor != NULL:
+            self.retained.append((<Tensor>e.tensor, g))
+        return 0
+
+    cdef int elementwise_fused(self, Entry *e, Value **vals, Slot *s) except -1:
+        cdef int op = e.opcode
+        cdef int nin = e.nin
+        cdef int i, k, kind
+        cdef int last = -1
+        cdef Entry *src
+        cdef Value *g = s.v
+        cdef Value *out
+        cdef Slot *into
+        cdef bint like
+        for i in range(nin):
+            if e.src[i] != NULL and e.src[i].flags & E_GRAD and tpf_op_vjp_kind[op][i] == TPF_VJP_LOOP:
+                last = i
+        for i in range(nin):
+            src = e.src[i]
+            if src == NULL or not src.flags & E_GRAD:
+                continue
+            kind = tpf_op_vjp_kind[op][i]
+            if kind == TPF_VJP_PASS:
+                # g stays in use here: a PASS after the last LOOP may not see it overwritten
+                self.push(src, value_share(g), NULL, vals[i])
+                continue
+            if kind == TPF_VJP_NONE:
+                self.push(src, zero_like(g), NULL, vals[i])
+                continue
+            like = vals[i] != NULL and not (vals[i].dtype == g.dtype and same_shape(vals[i], g))
+            if not like:
+                into = self.find(src)
+                if into.v != NULL and value_is_mine(into.v) and same_shape(into.v, g):
+                    execute_vjp(op, i, into.v, g, vals, 1)
+                    continue
+            if i == last and value_is_mine(g) and not self.used_later(e, i):
+                execute_vjp(op, i, g, g, vals, 0)
+                out = value_share(g)
+                # the slot gives its share up, so that g has one owner again
+                value_release(s.v)
+                s.v = NULL
+            else:
+                out = value_like(g, g.dtype)
+                try:
+                    execute_vjp(op, i, out, g, vals, 0)
+                except:
+                    value_release(out)
+                    raise
+            self.push(src, out, NULL, vals[i])
+        return 0
+
+    cdef bint used_later(self, Entry *e, int i) noexcept:
+        """Is g needed for an input after i?"""
+        cdef int k
+        for k in range(i + 1, e.nin):
+            if e.src[k] != NULL and e.src[k].flags & E_GRAD:
+                return True
+        return False
+
+    cdef int elementwise_composed(self, Entry *e, Value **vals, Tensor g) except -1:
+        """The rules of the table as recorded ops, in the dtype that the op computed in."""
+        cdef int i
+        cdef list args = [g]
+        cdef Tensor t
+        for i in range(4):
+            if vals[i] == NULL or vals[i].buf == NULL:
+                args.append(None)
+                continue
+            t = with_node(vals[i], e if i == 3 else e.src[i])
+            if t.v.dtype != g.v.dtype and not (i == 0 and tpf_op_kind[e.opcode] == TPF_KIND_SELECT):
+                t = op_astype(t, g.v.dtype)
+            args.append(t)
+        for i in range(e.nin):
+            if e.src[i] == NULL or not e.src[i].flags & E_GRAD:
+                continue
+            rule = _composed.rule(e.opcode, i)
+            if rule is None:
+                self.push(e.src[i], zero_like(g.v), NULL, vals[i])
+            else:
+                self.push_tensor(e.src[i], rule(*args), like_or(vals[i], g.v))
+        return 0
+
+    # ---- the end of the walk
+
+    cdef int commit(self) except -1:
+        """Give the leaves' cotangents to the sources, or add them to the .grad slots: all, or none after an error."""
+        cdef int i
+        cdef Entry *e
+        cdef Tensor g, t
+        cdef list updates = []
+        for i in range(self.n_leaves):
+            e = self.leaves[i].leaf
+            if self.leaves[i].slot.v == NULL:
+                continue
+            if self.leaves[i].slot.node != NULL:
+                self.leaves[i].slot.node.refs += 1
+            g = wrap(value_share(self.leaves[i].slot.v), self.leaves[i].slot.node)
+            if e.hooks != NULL:
+                g = run_hooks(<list>e.hooks, g)
+            if self.sources is not None:
+                key = <uintptr_t>e
+                if key in self.sources:
+                    self.sources[key] = g
+            elif e.tensor != NULL:
+                updates.append((<Tensor>e.tensor, g))
+        for i in range(self.n_leaves):
+            slot_clear(&self.leaves[i].slot)
+        updates.extend(self.retained)
+        sums = [None if t._grad is None else add_tensors(t._grad, g) for t, g in updates]
+        for (t, g), total in zip(updates, sums):
+            if total is None:
+                t._grad = packed(g)
+            else:
+                rebind(t._grad, total)
+        return 0
+
+
+cdef Value *like_or(Value *like, Value *g) noexcept:
+    """What a composed cotangent must be brought to: rules may leave it smaller than the result."""
+    return like if like != NULL else g
+
+
+cdef Value *zero_like(Value *g) except NULL:
+    """Zeros of g's shape, one element stretched."""
+    cdef Value *zero = value_scalar(g.dtype)
+    cdef Value *v
+    memset(zero.data, 0, 8)
+    try:
+        v = value_broadcast(zero, g.ndim, g.shape)
+    finally:
+        value_release(zero)
+    return v
+
+
+cdef Tensor run_hooks(list hooks, Tensor g):
+    cdef Tensor r
+    for fn in list(hooks):
+        result = fn(g)
+        if result is None:
+            continue
+        if not isinstance(result, Tensor):
+            raise errors.TapeError(f"[register_hook] a hook must return None or a Tensor, got {type(result).__name__}.")
+        r = result
+        if r.v.dtype != g.v.dtype or not same_shape(r.v, g.v):
+            raise errors.TapeError(f"[register_hook] a hook changed the gradient from {describe(g.v)} to {describe(r.v)}; "
+                                   "shape and dtype must stay.")
+        g = r
+    return g
+
+
+cdef Tensor packed(Tensor g):
+    """g, or a tensor of the same value that is contiguous and shares no tensor object with anyone."""
+    cdef Tensor t
+    if not g.v.contiguous:
+        t = wrap(value_copy(g.v), g.node)
+    else:
+        t = wrap(value_share(g.v), g.node)
+    if t.node != NULL:
+        t.node.refs += 1
+    return t
+
+
+cdef int check_target(ThreadState *ts, Tensor t) except -1:
+    if t.node == NULL or not t.node.flags & E_GRAD:
+        raise errors.TapeError(f"[backward] the target {describe(t.v)} depends on nothing that was recorded. Compute it, outside "
+                               "of no_grad, from a tensor that requires grad or is watched by a Tape.")
+    return 0
+
+
+cdef Tensor checked_seed(Tensor t, seed):
+    """The cotangent to begin with: ones for a scalar, otherwise the caller's."""
+    cdef Tensor s
+    if seed is None:
+        if t.v.size != 1:
+            raise errors.TapeError(f"[backward] the target has shape {shape_of(t.v)}; only a scalar can do without a seed. "
+                                   "Pass gradient= (output_gradients= for a tape) of that shape, or sum the target first.")
+        return full_like(t.v, 1.0)
+    s = as_tensor(seed)
+    if not same_shape(s.v, t.v):
+        raise errors.TapeError(f"[backward] the seed has shape {shape_of(s.v)}, the target {shape_of(t.v)}: "
+                               "they must be the same.")
+    return op_astype(s, t.v.dtype)
+
+
+def run_backward(list targets, list seeds, sources, bint composed, bint retain):
+    """Walk from targets with seeds. sources: None to add into the leaves' .grad, or a list of Nodes (or None) whose
+    cotangents are returned as a list of Tensors (None where nothing arrived)."""
+    cdef Walk walk = Walk.__new__(Walk)
+    cdef ThreadState *ts = thread_state()
+    cdef int flags = ts.flags
+    cdef Tensor t, s
+    cdef Node node
+    cdef list checked = []
+    for target, seed in zip(targets, seeds):
+        t = target
+        check_target(ts, t)
+        checked.append((t, checked_seed(t, seed)))
+    walk.composed = composed
+    walk.retain = retain or composed
+    walk.retained = []
+    if sources is not None:
+        walk.sources = {}
+        for node in sources:
+            if node is not None:
+                walk.sources[<uintptr_t>node.e] = None
+                node.e.flags |= E_WATCHED
+    if composed:
+        ts.flags |= T_GRAD
+    else:
+        ts.flags &= ~(T_GRAD | T_TAPE)
+    try:
+        for t, s in checked:
+            walk.push_tensor(t.node, s, NULL)
+        t = s = target = seed = None
+        checked = None
+        walk.run()
+        walk.commit()
+    finally:
+        ts.flags = flags
+    if sources is None:
+        return None
+    return [None if node is None else walk.sources[<uintptr_t>(<Node>node).e] for node in sources]

@@ -1,0 +1,384 @@
+# Elementwise ops: from Python arguments to one loop, one value, one entry.
+
+cdef object _float = float
+cdef object _int = int
+cdef object _bool = bool
+
+
+cdef inline bint is_float(int dtype) noexcept:
+    return dtype >= TPF_FLOAT32
+
+
+cdef inline bint is_number(object x) noexcept:
+    """A Python number, by exact type: NumPy's scalars keep their dtype and are taken as arrays."""
+    return PyFloat_CheckExact(x) or PyLong_CheckExact(x) or PyBool_Check(x)
+
+
+cdef int write_number(void *dst, int dtype, object x, const char *op) except -1:
+    """Write a Python number in a dtype; an int that does not fit is an error, a float goes to floats only."""
+    cdef int64_t n
+    cdef double d
+    if dtype == TPF_FLOAT32:
+        d = PyFloat_AsDouble(x)
+        if d == -1.0 and PyErr_Occurred():
+            raise_int_range(op, x, dtype)
+        (<float *>dst)[0] = <float>d
+        return 0
+    if dtype == TPF_FLOAT64:
+        d = PyFloat_AsDouble(x)
+        if d == -1.0 and PyErr_Occurred():
+            raise_int_range(op, x, dtype)
+        (<double *>dst)[0] = d
+        return 0
+    if dtype == TPF_BOOL:
+        (<uint8_t *>dst)[0] = 1 if x else 0
+        return 0
+    if PyFloat_CheckExact(x):
+        raise errors.DTypeError(f"[{op.decode()}] the number {x!r} does not fit the dtype {dtype_name(dtype)}. "
+                                "Cast the tensor with .astype('float32') first.")
+    try:
+        n = x
+    except OverflowError:
+        raise_int_range(op, x, dtype)
+    if dtype == TPF_INT64:
+        (<int64_t *>dst)[0] = n
+    elif dtype == TPF_INT32:
+        if n != <int32_t>n:
+            raise_int_range(op, x, dtype)
+        (<int32_t *>dst)[0] = <int32_t>n
+    else:
+        if n < 0 or n > 255:
+            raise_int_range(op, x, dtype)
+        (<uint8_t *>dst)[0] = <uint8_t>n
+    return 0
+
+
+cdef int raise_int_range(const char *op, object x, int dtype) except -1:
+    PyErr_Clear()
+    raise errors.NumberRangeError(f"[{op.decode()}] the Python number {short(x)} is out of range for dtype {dtype_name(dtype)}. "
+                                  "Cast the tensor to a wider dtype first.")
+
+
+# ---- running one loop
+
+
+cdef inline bint direct(Value *v, int want, int64_t size) noexcept:
+    return v == NULL or (v.contiguous and v.size == size and v.dtype == want)
+
+
+cdef void set_operand(tpf_operand *op, Value *v, int want, Value *out, int64_t *strides) noexcept:
+    """v, broadcast to out's shape, as an operand of the block executor."""
+    cdef int d, s
+    if v == NULL:
+        op.data = NULL
+        return
+    for d in range(out.ndim):
+        s = d - (out.ndim - v.ndim)
+        strides[d] = 0 if s < 0 or v.shape[s] == 1 else v.strides[s]
+    op.data = v.data
+    op.strides = strides
+    op.dtype = v.dtype
+    op.want = want
+
+
+cdef void execute_blocks(tpf_call *call, Value *out) noexcept:
+    call.kernels = kernels
+    call.ndim = out.ndim
+    call.shape = out.shape
+    call.size = out.size
+    call.out = out.data
+    call.out_itemsize = tpf_itemsize(out.dtype)
+    if out.size >= RELEASE_GIL:
+        with nogil:
+            tpf_execute(call)
+    else:
+        tpf_execute(call)
+
+
+cdef int execute_typed(int op, int dtype, Value *out, Value *a, Value *b, Value *c) except -1:
+    """out = op(a, b, c), computed in dtype; out is contiguous, of the broadcast shape."""
+    cdef int first = TPF_BOOL if tpf_op_kind[op] == TPF_KIND_SELECT else dtype
+    cdef tpf_loop loop = kernels.loop[op][dtype]
+    cdef tpf_call call
+    cdef int64_t strides[3][64]
+    if (out.size < RELEASE_GIL and direct(a, first, out.size) and direct(b, dtype, out.size)
+            and direct(c, dtype, out.size)):
+        if out.size:
+            loop(out.data, a.data, NULL if b == NULL else b.data, NULL if c == NULL else c.data, out.size)
+        return 0
+    call.loop = loop
+    call.vjp = NULL
+    call.acc = 0
+    call.nops = 3
+    set_operand(&call.ops[0], a, first, out, strides[0])
+    set_operand(&call.ops[1], b, dtype, out, strides[1])
+    set_operand(&call.ops[2], c, dtype, out, strides[2])
+    execute_blocks(&call, out)
+    return 0
+
+
+cdef inline int execute_loop(int op, Value *out, Value *a, Value *b, Value *c) except -1:
+    return execute_typed(op, out.dtype, out, a, b, c)
+
+
+cdef int execute_vjp(int op, int i, Value *out, Value *g, Value **vals, int acc) except -1:
+    """out = (acc: out +) the cotangent g of op pushed through its partial i; vals are a b c y as saved."""
+    cdef int dtype = g.dtype
+    cdef int needs = tpf_op_vjp_saves[op][i]
+    cdef int first = TPF_BOOL if tpf_op_kind[op] == TPF_KIND_SELECT else dtype
+    cdef tpf_vjp vjp = kernels.vjp[op][i][dtype - TPF_FLOAT32]
+    cdef Value *v[4]
+    cdef tpf_call call
+    cdef int64_t strides[5][64]
+    cdef int k
+    for k in range(4):
+        v[k] = vals[k] if needs >> k & 1 else NULL
+    if (out.size < RELEASE_GIL and direct(g, dtype, out.size) and direct(v[0], first, out.size)
+            and direct(v[1], dtype, out.size) and direct(v[2], dtype, out.size) and direct(v[3], dtype, out.size)):
+        if out.size:
+            vjp(out.data, g.data, NULL if v[0] == NULL else v[0].data, NULL if v[1] == NULL else v[1].data,
+                NULL if v[2] == NULL else v[2].data, NULL if v[3] == NULL else v[3].data, out.size, acc)
+        return 0
+    call.loop = NULL
+    call.vjp = vjp
+    call.acc = acc
+    call.nops = 5
+    set_operand(&call.ops[0], g, dtype, out, strides[0])
+    for k in range(4):
+        set_operand(&call.ops[k + 1], v[k], first if k == 0 else dtype, out, strides[k + 1])
+    execute_blocks(&call, out)
+    return 0
+
+
+# ---- from Python arguments
+
+
+cdef int broadcast_shapes(int op, int nin, Value **v, int64_t *shape) except -1:
+    """The broadcast shape of the operands into shape; returns ndim."""
+    cdef int ndim = 0
+    cdef int i, d, s
+    cdef int64_t n
+    for i in range(nin):
+        if v[i].ndim > ndim:
+            ndim = v[i].ndim
+    for d in range(ndim):
+        shape[d] = 1
+    for i in range(nin):
+        for s in range(v[i].ndim):
+            d = s + ndim - v[i].ndim
+            n = v[i].shape[s]
+            if n == 1 or n == shape[d]:
+                continue
+            if shape[d] != 1:
+                raise errors.ShapeError(
+                    f"[{tpf_op_name[op].decode()}] shapes {' and '.join([str(shape_of(v[k])) for k in range(nin)])} do not "
+                    "broadcast: aligned from the right, sizes must be equal or 1. Use reshape or expand_dims.")
+            shape[d] = n
+    return ndim
+
+
+cdef int raise_no_loop(int op, int dtype) except -1:
+    raise errors.DTypeError(f"[{tpf_op_name[op].decode()}] is not defined for dtype {dtype_name(dtype)}. Cast with .astype first.")
+
+
+cdef inline int compute_dtype(int op, int dtype, int weak) except -1:
+    """The dtype that op computes in; weak: 0 none, 1 bool, 2 int, 3 float for the Python numbers among its operands."""
+    if dtype < 0:
+        dtype = default_float if weak == 3 else TPF_INT64 if weak == 2 else TPF_BOOL
+    elif weak == 3 and not is_float(dtype):
+        dtype = default_float
+    elif weak == 2 and dtype == TPF_BOOL:
+        dtype = TPF_INT64
+    if tpf_op_kind[op] == TPF_KIND_FLOAT and not is_float(dtype):
+        dtype = default_float
+    return dtype
+
+
+cdef Tensor elementwise(int op, int nin, PyObject **args):
+    """op over tensors, numbers and whatever as_tensor takes; recorded when an input is."""
+    cdef ThreadState *ts = thread_state()
+    cdef Value *v[3]
+    cdef Value *own[3]
+    cdef Entry *nodes[3]
+    cdef Value *y
+    cdef Entry *e = NULL
+    cdef int i, dtype
+    cdef int strong = -1
+    cdef int weak = 0
+    cdef int numbers = 0
+    cdef int saves = 0
+    cdef bint grad = False
+    cdef bint select = tpf_op_kind[op] == TPF_KIND_SELECT
+    cdef Tensor t
+    cdef list keep = None
+    for i in range(nin):
+        own[i] = NULL
+        if Py_TYPE(<object>args[i]) is <PyTypeObject *>Tensor or isinstance(<object>args[i], Tensor):
+            t = <Tensor>args[i]
+        elif is_number(<object>args[i]):
+            v[i] = NULL
+            nodes[i] = NULL
+            numbers += 1
+            if not (select and i == 0):
+                dtype = 3 if PyFloat_CheckExact(<object>args[i]) else 1 if PyBool_Check(<object>args[i]) else 2
+                if dtype > weak:
+                    weak = dtype
+            continue
+        else:
+            t = as_tensor_for(op, <object>args[i])
+            if keep is None:
+                keep = []
+            keep.append(t)
+        v[i] = t.v
+        nodes[i] = t.node
+        if not (select and i == 0) and t.v.dtype > strong:
+            strong = t.v.dtype
+        if t.node != NULL and t.node.flags & E_GRAD:
+            grad = True
+            saves |= tpf_op_vjp_saves[op][i]
+    dtype = compute_dtype(op, strong, weak)
+    if kernels.loop[op][dtype] == NULL:
+        raise_no_loop(op, dtype)
+    try:
+        if numbers:
+            for i in range(nin):
+                if v[i] == NULL:
+                    own[i] = v[i] = value_scalar(TPF_BOOL if select and i == 0 else dtype)
+                    write_number(v[i].data, v[i].dtype, <object>args[i], tpf_op_name[op])
+        y = elementwise_value(op, nin, v, dtype)
+        grad = grad and ts.flags & T_GRAD and is_float(y.dtype)
+        if grad or ts.flags & T_TAPE:
+            try:
+                e = record(ts, op, nin, nodes, v, y, saves)
+            except:
+                value_release(y)
+                raise
+    finally:
+        if numbers:
+            for i in range(nin):
+                value_release(own[i])
+    return wrap(y, e)
+
+
+cdef Value *elementwise_value(int op, int nin, Value **v, int dtype) except NULL:
+    """The value of op over operands that may need broadcasting or casting."""
+    cdef int out_dtype = TPF_BOOL if tpf_op_kind[op] == TPF_KIND_COMPARE else dtype
+    cdef int64_t shape[64]
+    cdef Value *y
+    cdef Value *big = v[0]
+    cdef int i
+    for i in range(1, nin):
+        if v[i].ndim > big.ndim:
+            big = v[i]
+    for i in range(nin):
+        if v[i] != big and v[i].ndim != 0 and not same_shape(v[i], big):
+            y = value_new(broadcast_shapes(op, nin, v, shape), shape, out_dtype)
+            break
+    else:
+        y = value_like(big, out_dtype)
+    execute_typed(op, dtype, y, v[0], v[1] if nin > 1 else NULL, v[2] if nin > 2 else NULL)
+    return y
+
+
+cdef inline Tensor call1(int op, object a):
+    cdef PyObject *args[1]
+    args[0] = <PyObject *>a
+    return elementwise(op, 1, args)
+
+
+cdef inline Tensor call2(int op, object a, object b):
+    cdef PyObject *args[2]
+    args[0] = <PyObject *>a
+    args[1] = <PyObject *>b
+    return elementwise(op, 2, args)
+
+
+cdef inline Tensor call3(int op, object a, object b, object c):
+    cdef PyObject *args[3]
+    args[0] = <PyObject *>a
+    args[1] = <PyObject *>b
+    args[2] = <PyObject *>c
+    return elementwise(op, 3, args)
+
+
+cdef inline Tensor add_tensors(Tensor a, Tensor b):
+    return call2(OP_ADD, a, b)
+
+
+cdef bint is_operand(object x) noexcept:
+    """What the operators of a Tensor take beside it; anything else gets NotImplemented."""
+    return isinstance(x, Tensor) or is_number(x) or isinstance(x, (_ndarray, _np_generic))
+
+
+def pow(x1, x2, /):
+    """x1 to the power of x2, elementwise.
+
+    A Python int exponent of an otherwise float base is exact algebra where it is cheap: ``x**2`` is ``square(x)``.
+    Integers to negative integer powers raise ValueError.
+
+    Derivatives: ``x2 * x1**(x2 - 1)`` (0 where x2 is 0) and ``y * log(x1)`` (0 where y is 0, and for 0**0).
+
+    >>> tp.pow(tp.tensor([1.0, 2.0, 3.0]), 2).tolist()
+    [1.0, 4.0, 9.0]
+    """
+    cdef Tensor t
+    if PyLong_CheckExact(x2) and isinstance(x1, Tensor):
+        t = x1
+        if x2 == 2 and t.v.dtype != TPF_BOOL:
+            return call1(OP_SQUARE, t)
+        if x2 < 0 and not is_float(t.v.dtype):
+            raise errors.NumberRangeError(f"[pow] integers to negative integer powers are not integers: {describe(t.v)} ** {x2}. "
+                                          "Cast the base to a float dtype.")
+    elif isinstance(x2, Tensor):
+        t = x2
+        if not is_float(t.v.dtype) and t.v.dtype > TPF_UINT8 and not isinstance(x1, float):
+            base_dtype = (<Tensor>x1).v.dtype if isinstance(x1, Tensor) else TPF_INT64
+            if not is_float(base_dtype) and t.v.size and (<Tensor>op_reduce(OP_MIN, t, 0, True, False)).item() < 0:
+                raise errors.NumberRangeError("[pow] integers to negative integer powers are not integers: the exponent has "
+                                              "a negative element. Cast the base to a float dtype.")
+    return call2(OP_POW, x1, x2)
+
+
+def clip(x, /, min=None, max=None):
+    """x limited to min .. max, elementwise: ``minimum(maximum(x, min), max)``, so min > max gives max.
+
+    Parameters
+    ----------
+    x : Tensor, array or number
+    min, max : Tensor, array, number or None
+        Bounds that broadcast with x; None: no bound on that side.
+
+    Gradient: 1 to x where min <= x <= max, else 1 to the bound that is active.
+
+    >>> tp.clip(tp.tensor([-1.0, 0.5, 2.0]), 0.0, 1.0).tolist()
+    [0.0, 0.5, 1.0]
+    """
+    if min is None and max is None:
+        return op_identity(as_tensor(x))
+    if min is None:
+        return clip_above(as_tensor(x), max)
+    if max is None:
+        return clip_below(as_tensor(x), min)
+    return call3(OP_CLIP, x, min, max)
+
+
+cdef Tensor clip_above(Tensor x, object bound):
+    """clip with no lower bound: the lowest value of the dtype stands for it."""
+    cdef int dtype = promoted(x, bound)
+    return call3(OP_CLIP, x, -math.inf if is_float(dtype) else _int_lowest[dtype], bound)
+
+
+cdef Tensor clip_below(Tensor x, object bound):
+    cdef int dtype = promoted(x, bound)
+    return call3(OP_CLIP, x, bound, math.inf if is_float(dtype) else _int_highest[dtype])
+
+
+cdef int promoted(Tensor x, object other) except -1:
+    if is_number(other):
+        return default_float if isinstance(other, float) and not is_float(x.v.dtype) else x.v.dtype
+    cdef int d = as_tensor(other).v.dtype
+    return d if d > x.v.dtype else x.v.dtype
+
+
+cdef dict _int_lowest = {TPF_BOOL: False, TPF_UINT8: 0, TPF_INT32: -2**31, TPF_INT64: -2**63}
+cdef dict _int_highest = {TPF_BOOL: True, TPF_UINT8: 255, TPF_INT32: 2**31 - 1, TPF_INT64: 2**63 - 1}

@@ -1,0 +1,196 @@
+# Basic indexing: ints, slices, None and Ellipsis become a window (shape_ops.pxi); one integer array becomes a take.
+
+cdef struct Window:
+    int64_t params[257]          # ndim * 4, then start, step, count, extent of each axis
+    int ndim                     # of the result
+    int64_t shape[64]
+    int64_t axis[64]             # the axis behind each axis of the result, -1 for a new one
+
+
+cdef bint is_array_index(object i):
+    """An index that selects element by element."""
+    if isinstance(i, (list, _ndarray)):
+        return True
+    return isinstance(i, Tensor) and ((<Tensor>i).v.ndim > 0 or (<Tensor>i).v.dtype == TPF_BOOL)
+
+
+cdef tuple index_tuple(Tensor t, object index):
+    """The index as a tuple in which an Ellipsis, if there was one, is spelled out; its length in axes checked."""
+    cdef int used = 0
+    cdef int dots = 0
+    if not isinstance(index, tuple):
+        index = (index,)
+    for i in index:
+        if i is Ellipsis:
+            dots += 1
+        elif i is not None:
+            used += 1
+    if dots > 1:
+        raise errors.TensorIndexError("[index] an index can have only one Ellipsis (...).")
+    if used > t.v.ndim:
+        raise errors.TensorIndexError(f"[index] {used} indices are too many for a tensor of {t.v.ndim} dimensions, shape {shape_of(t.v)}.")
+    fill = (slice(None),) * (t.v.ndim - used)
+    if not dots:
+        return <tuple>index + fill
+    out = []
+    for i in index:
+        if i is Ellipsis:
+            out.extend(fill)
+        else:
+            out.append(i)
+    return tuple(out)
+
+
+cdef int add_axis(Window *w, int64_t size, int axis) except -1:
+    if w.ndim == TPF_MAX_NDIM:
+        raise errors.TensorIndexError(f"[index] the result would have more than {TPF_MAX_NDIM} dimensions.")
+    w.shape[w.ndim] = size
+    w.axis[w.ndim] = axis
+    w.ndim += 1
+    return 0
+
+
+cdef int read_index(Tensor t, tuple index, Window *w) except -1:
+    """The window of an index of ints, slices and None."""
+    cdef int axis = 0
+    cdef int64_t extent, at
+    cdef Py_ssize_t start, stop, step, count
+    cdef int64_t *p
+    w.ndim = 0
+    w.params[0] = 4 * t.v.ndim
+    for i in index:
+        if i is None:
+            add_axis(w, 1, -1)
+            continue
+        extent = t.v.shape[axis]
+        p = &w.params[4 * axis + 1]
+        p[3] = extent
+        if PySlice_Check(i):
+            try:
+                start, stop, step = (<slice>i).indices(extent)
+            except TypeError:
+                raise errors.TensorIndexError(f"[index] slice bounds and steps must be ints or None, got {i!r}.") from None
+            except ValueError:
+                raise errors.TensorIndexError(f"[index] the step of a slice cannot be 0, got {i!r}.") from None
+            except OverflowError:
+                # a step beyond 64 bits selects one element at most
+                r = range(extent)[i]
+                start, step, stop = (r[0], 1, r[0] + 1) if len(r) else (0, 1, 0)
+            count = (stop - start + step - 1) // step if step > 0 else (start - stop - step - 1) // -step
+            if count < 0:
+                count = 0
+            p[0], p[1], p[2] = start, step if count > 1 else 1, count
+            add_axis(w, count, axis)
+        else:
+            at = index_int(i, axis, extent)
+            p[0], p[1], p[2] = at, 1, 1
+        axis += 1
+    return 0
+
+
+cdef int64_t index_int(object i, int axis, int64_t extent) except -1:
+    cdef int64_t at
+    if PyBool_Check(i) or isinstance(i, (float, str, bytes)):
+        raise errors.TensorIndexError(f"[index] an index must be an int, a slice, None, Ellipsis or an integer array, got {type(i).__name__}. "
+                                      "For masks use tp.where.")
+    try:
+        number = operator.index(i)
+    except TypeError:
+        raise errors.TensorIndexError(f"[index] an index must be an int, a slice, None, Ellipsis or an integer array, got {type(i).__name__}.") from None
+    if number < -extent or number >= extent:
+        raise errors.TensorIndexError(f"[index] index {short(number)} is out of range for axis {axis} of size {extent}.")
+    at = number
+    return at + extent if at < 0 else at
+
+
+cdef Tensor get_item(Tensor t, object index):
+    cdef Window w
+    cdef int64_t at
+    cdef int axis
+    cdef Tensor u
+    if PyLong_CheckExact(index) and t.v.ndim == 1:
+        # the loop over a vector
+        at = index_int(index, 0, t.v.shape[0])
+        w.ndim = 0
+        w.params[0], w.params[1], w.params[2], w.params[3], w.params[4] = 4, at, 1, 1, t.v.shape[0]
+        return op_window(t, w.params, 0, w.shape, w.axis)
+    arrays = [i for i in index if is_array_index(i)] if isinstance(index, tuple) else [index] if is_array_index(index) else None
+    cdef tuple full = index_tuple(t, index)
+    if not arrays:
+        read_index(t, full, &w)
+        return op_window(t, w.params, w.ndim, w.shape, w.axis)
+    axis = array_axis(full, len(arrays))
+    read_index(t, tuple([slice(None) if is_array_index(i) else i for i in full]), &w)
+    u = op_window(t, w.params, w.ndim, w.shape, w.axis)
+    return op_take(u, checked_indices(arrays[0], u.v.shape[axis], axis, b"index"), axis)
+
+
+cdef int array_axis(tuple index, int arrays) except -1:
+    """The axis of the one integer array in an index, in the result of the rest."""
+    cdef int axis = 0
+    cdef int found = -1
+    for i in index:
+        if is_array_index(i):
+            if isinstance(i, Tensor) and (<Tensor>i).v.dtype == TPF_BOOL or isinstance(i, _ndarray) and i.dtype.kind == "b" \
+                    or isinstance(i, list) and i and isinstance(i[0], bool):
+                raise errors.TensorIndexError("[index] boolean masks are not supported. Use tp.where(mask, x, y) instead.")
+            found = axis
+        elif not (i is None or PySlice_Check(i)):
+            if arrays:
+                raise errors.TensorIndexError("[index] an integer array beside an int is not supported. Index in two steps: t[2][:, ids].")
+        axis += 1
+    if arrays > 1:
+        raise errors.TensorIndexError("[index] more than one integer array is not supported. Use tp.take along one axis after the other.")
+    return found
+
+
+cdef Tensor op_broadcast_for_write(Tensor v, Value *like, str op):
+    """v stretched to like's shape for a write; v may have more leading axes of size 1, as in NumPy."""
+    cdef int extra = v.v.ndim - like.ndim
+    cdef int d
+    if extra > 0:
+        for d in range(extra):
+            if v.v.shape[d] != 1:
+                break
+        else:
+            v = reshape_to(v, like.ndim, v.v.shape + extra)
+    for d in range(1, v.v.ndim + 1):
+        if v.v.ndim > like.ndim or not (v.v.shape[v.v.ndim - d] == like.shape[like.ndim - d] or v.v.shape[v.v.ndim - d] == 1):
+            raise errors.ShapeError(f"[{op}] a value of shape {shape_of(v.v)} does not fit what is written, {shape_of(like)}: "
+                                    "aligned from the right, its sizes must be equal or 1.")
+    return op_broadcast(v, like.ndim, like.shape)
+
+
+cdef int set_item(Tensor t, object index, object value) except -1:
+    cdef Window w
+    cdef Value *target
+    cdef Tensor v, r
+    check_write(t, "setitem")
+    cdef tuple full = index_tuple(t, index)
+    for i in full:
+        if is_array_index(i):
+            raise errors.TensorIndexError("[setitem] writing through an array index is not supported. Use tp.scatter_add, or tp.where "
+                                          "with a mask.")
+    read_index(t, full, &w)
+    if is_number(value):
+        v = number_tensor(value, t.v.dtype, b"setitem")
+    else:
+        v = as_tensor(value)
+        if is_float(v.v.dtype) and not is_float(t.v.dtype):
+            raise errors.DTypeError(f"[setitem] a {dtype_name(v.v.dtype)} value does not fit a tensor of dtype {dtype_name(t.v.dtype)}. "
+                                    "Cast one of them with .astype first.")
+        v = op_astype(v, t.v.dtype)
+    target = value_raw(w.ndim)
+    if target == NULL:
+        raise MemoryError()
+    try:
+        target.dtype = t.v.dtype
+        memcpy(target.shape, w.shape, w.ndim * sizeof(int64_t))
+        v = op_broadcast_for_write(v, target, "setitem")
+    finally:
+        value_release(target)
+    r = op_assign(t, w.params, v, value_is_mine(t.v))
+    rebind(t, r)
+    return 0
+
+

@@ -1,0 +1,602 @@
+# The public functions that are not elementwise: arguments checked here, work done in shape_ops.pxi and reduce_ops.pxi.
+
+def sum(x, axis=None, keepdims=False):
+    """The sum over axes.
+
+    Parameters
+    ----------
+    x : Tensor, array or number
+    axis : int, tuple of ints or None
+        The axes to sum over; None: all.
+    keepdims : bool
+        Keep the reduced axes with size 1.
+
+    Returns
+    -------
+    Tensor
+        Of x's dtype; int64 for integers and bool. float32 is accumulated in float64, by a tree that depends on the reduced
+        extents alone. The sum of nothing is 0.
+
+    >>> tp.sum(tp.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=0).tolist()
+    [4.0, 6.0]
+    """
+    cdef Tensor t = as_tensor_for(OP_SUM, x)
+    return op_reduce(OP_SUM, t, axes_mask(axis, t.v.ndim, b"sum"), False, keepdims)
+
+
+def mean(x, axis=None, keepdims=False):
+    """The mean over axes: as `sum`, divided before it is rounded. Integers give the default float dtype. Of nothing: NaN."""
+    cdef Tensor t = as_tensor_for(OP_MEAN, x)
+    return op_reduce(OP_MEAN, t, axes_mask(axis, t.v.ndim, b"mean"), False, keepdims)
+
+
+def max(x, axis=None, keepdims=False):
+    """The maximum over axes; NaN where there is one. The gradient is split evenly among ties.
+
+    >>> tp.max(tp.tensor([1.0, 3.0, 2.0])).item()
+    3.0
+    """
+    cdef Tensor t = as_tensor_for(OP_MAX, x)
+    return op_reduce(OP_MAX, t, axes_mask(axis, t.v.ndim, b"max"), False, keepdims)
+
+
+def min(x, axis=None, keepdims=False):
+    """The minimum over axes; NaN where there is one. The gradient is split evenly among ties."""
+    cdef Tensor t = as_tensor_for(OP_MIN, x)
+    return op_reduce(OP_MIN, t, axes_mask(axis, t.v.ndim, b"min"), False, keepdims)
+
+
+def prod(x, axis=None, keepdims=False):
+    """The product over axes: a tree of multiplications, so that all derivatives are exact, with zeros too. Of nothing: 1.
+
+    >>> tp.prod(tp.tensor([5.0, 0.0, -2.0])).item()
+    -0.0
+    """
+    cdef Tensor t = as_tensor_for(OP_MULTIPLY, x)
+    return op_prod(t, axes_mask(axis, t.v.ndim, b"prod"), keepdims)
+
+
+def argmax(x, axis=None, keepdims=False):
+    """The index (int64) of the first maximum along an axis, or in the flattened tensor; a NaN counts as the maximum."""
+    cdef Tensor t = as_tensor_for(OP_ARGMAX, x)
+    cdef uint64_t mask
+    if axis is None:
+        mask = axes_mask(None, t.v.ndim, b"argmax")
+    else:
+        mask = <uint64_t>1 << normal_axis(axis, t.v.ndim, b"argmax")
+    return op_reduce(OP_ARGMAX, t, mask, False, keepdims)
+
+
+def logsumexp(x, axis=None, keepdims=False):
+    """log(sum(exp(x))) over axes, without overflow. Of nothing but -inf: -inf, with gradient 0.
+
+    >>> tp.logsumexp(tp.tensor([1000.0, 1000.0])).item() > 1000.0
+    True
+    """
+    cdef Tensor t = as_tensor_for(OP_LOGSUMEXP, x)
+    return op_logsumexp(t, axes_mask(axis, t.v.ndim, b"logsumexp"), keepdims)
+
+
+def softmax(x, axis=-1):
+    """exp(x) / sum(exp(x)) along an axis, without overflow."""
+    cdef Tensor t = as_tensor_for(OP_SOFTMAX, x)
+    return along_axis(OP_SOFTMAX, t, normal_axis(axis, t.v.ndim, b"softmax"))
+
+
+def log_softmax(x, axis=-1):
+    """log(softmax(x)) along an axis, without overflow or cancellation."""
+    cdef Tensor t = as_tensor_for(OP_LOG_SOFTMAX, x)
+    return along_axis(OP_LOG_SOFTMAX, t, normal_axis(axis, t.v.ndim, b"log_softmax"))
+
+
+def cross_entropy(logits, labels):
+    """The mean over the batch of -log(softmax(logits)[label]).
+
+    Parameters
+    ----------
+    logits : Tensor of shape (..., classes)
+    labels : integer Tensor of shape (...,), or float Tensor of shape (..., classes)
+        Class numbers from 0, or probabilities.
+
+    Returns
+    -------
+    Tensor
+        0-d, of the dtype of logits.
+
+    Raises
+    ------
+    IndexError
+        For a label outside 0 .. classes-1.
+
+    >>> tp.cross_entropy(tp.tensor([[0.0, 0.0]]), tp.tensor([1])).item() > 0.69
+    True
+    """
+    cdef Tensor x = as_float(as_tensor_for(OP_CROSS_ENTROPY, logits))
+    cdef Tensor ids = as_tensor_for(OP_CROSS_ENTROPY, labels)
+    cdef int d
+    if x.v.ndim == 0:
+        raise errors.ShapeError("[cross_entropy] logits must have a last axis of classes, got a 0-d tensor.")
+    if is_float(ids.v.dtype):
+        return cross_entropy_of_probabilities(x, ids)
+    if ids.v.dtype == TPF_BOOL:
+        raise errors.DTypeError("[cross_entropy] labels must be integers or probabilities, got dtype bool. Use .astype('int64').")
+    if ids.v.ndim != x.v.ndim - 1 or memcmp(ids.v.shape, x.v.shape, ids.v.ndim * sizeof(int64_t)) != 0:
+        raise errors.ShapeError(f"[cross_entropy] labels of shape {shape_of(ids.v)} do not fit logits of shape {shape_of(x.v)}: expected "
+                                f"{shape_of(x.v)[:-1]}, one class number a row.")
+    return op_cross_entropy(x, ids)
+
+
+cdef Tensor cross_entropy_of_probabilities(Tensor x, Tensor p):
+    cdef int64_t rows = 1
+    cdef int d
+    if not same_shape(x.v, p.v):
+        raise errors.ShapeError(f"[cross_entropy] probabilities of shape {shape_of(p.v)} do not fit logits of shape {shape_of(x.v)}.")
+    for d in range(x.v.ndim - 1):
+        rows *= x.v.shape[d]
+    # a class of probability 0 adds 0, also where its log is -inf
+    cdef Tensor total = op_reduce(OP_SUM, call2(OP_SMUL, p, op_rows(OP_LOG_SOFTMAX, x)), 0, True, False)
+    return call2(OP_DIVIDE, call1(OP_NEGATIVE, total), rows)
+
+
+def mse_loss(prediction, target):
+    """The mean of (prediction - target)**2. The shapes must be equal: broadcasting here is nearly always a mistake.
+
+    >>> tp.mse_loss(tp.tensor([1.0, 2.0]), tp.tensor([1.0, 4.0])).item()
+    2.0
+    """
+    cdef Tensor a = as_tensor(prediction)
+    cdef Tensor b = as_tensor(target)
+    if not same_shape(a.v, b.v):
+        raise errors.ShapeError(f"[mse_loss] prediction has shape {shape_of(a.v)}, target {shape_of(b.v)}: they must be equal. Use reshape.")
+    return op_reduce(OP_MEAN, call1(OP_SQUARE, call2(OP_SUBTRACT, a, b)), 0, True, False)
+
+
+def reshape(x, shape):
+    """The elements of x, in C order, under another shape; one size may be -1.
+
+    >>> tp.reshape(tp.arange(6), (2, -1)).shape
+    (2, 3)
+    """
+    cdef int64_t wanted[64]
+    cdef Tensor t = as_tensor_for(OP_RESHAPE, x)
+    return op_reshape(t, read_shape(shape, wanted, b"reshape"), wanted)
+
+
+def permute_dims(x, axes):
+    """x with its axes in another order: axis i of the result is axis axes[i] of x."""
+    cdef Tensor t = as_tensor_for(OP_PERMUTE_DIMS, x)
+    cdef int order[64]
+    cdef uint64_t seen = 0
+    cdef int d
+    axes = tuple(axes) if hasattr(axes, "__iter__") else (axes,)
+    if len(axes) != t.v.ndim:
+        raise errors.AxisError(f"[permute_dims] {len(axes)} axes given for a tensor of {t.v.ndim} dimensions; name each once.")
+    for d in range(t.v.ndim):
+        order[d] = normal_axis(axes[d], t.v.ndim, b"permute_dims")
+        if seen >> order[d] & 1:
+            raise errors.AxisError(f"[permute_dims] axis {axes[d]} is named twice in {axes}.")
+        seen |= <uint64_t>1 << order[d]
+    return op_permute(t, order)
+
+
+def broadcast_to(x, shape):
+    """x stretched to a shape: aligned from the right, sizes must be equal or 1."""
+    cdef int64_t wanted[64]
+    cdef Tensor t = as_tensor_for(OP_BROADCAST_TO, x)
+    cdef int ndim = read_shape(shape, wanted, b"broadcast_to")
+    check_sizes(ndim, wanted, b"broadcast_to")
+    return op_broadcast(t, ndim, wanted)
+
+
+def expand_dims(x, axis=0):
+    """x with a new axis of size 1 at a position (or several, for a tuple).
+
+    >>> tp.expand_dims(tp.tensor([1.0, 2.0]), 1).shape
+    (2, 1)
+    """
+    cdef Tensor t = as_tensor_for(OP_RESHAPE, x)
+    cdef int64_t shape[64]
+    cdef int count, ndim, d
+    cdef int k = 0
+    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    count = len(axes)
+    ndim = t.v.ndim + count
+    if ndim > TPF_MAX_NDIM:
+        raise errors.ShapeError(f"[expand_dims] the result would have {ndim} dimensions, more than {TPF_MAX_NDIM}.")
+    cdef uint64_t mask = axes_mask(tuple(axes), ndim, b"expand_dims")
+    for d in range(ndim):
+        if mask >> d & 1:
+            shape[d] = 1
+        else:
+            shape[d] = t.v.shape[k]
+            k += 1
+    return op_reshape(t, ndim, shape)
+
+
+def squeeze(x, axis=None):
+    """x without axes of size 1: the named ones, or all of them."""
+    cdef Tensor t = as_tensor_for(OP_RESHAPE, x)
+    cdef int64_t shape[64]
+    cdef int d
+    cdef int ndim = 0
+    cdef uint64_t mask = axes_mask(axis, t.v.ndim, b"squeeze")
+    for d in range(t.v.ndim):
+        if mask >> d & 1 and (t.v.shape[d] == 1 or axis is not None):
+            if t.v.shape[d] != 1:
+                raise errors.ShapeError(f"[squeeze] axis {d} has size {t.v.shape[d]}, only axes of size 1 can go. Shape: {shape_of(t.v)}.")
+            continue
+        shape[ndim] = t.v.shape[d]
+        ndim += 1
+    return op_reshape(t, ndim, shape)
+
+
+cdef list tensor_list(object xs, str op):
+    """The tensors of a concat or stack, of one dtype: the promoted one."""
+    cdef int dtype = -1
+    cdef Tensor t
+    cdef list parts
+    if isinstance(xs, Tensor) or not hasattr(xs, "__iter__"):
+        raise errors.DTypeError(f"[{op}] expected a sequence of tensors, got {type(xs).__name__}.")
+    xs = list(xs)
+    if not xs:
+        raise errors.ShapeError(f"[{op}] expected at least one tensor.")
+    # Python numbers are weak here, too
+    for x in xs:
+        if not is_number(x):
+            t = as_tensor(x)
+            dtype = t.v.dtype if t.v.dtype > dtype else dtype
+    if dtype < 0:
+        parts = [as_tensor(x) for x in xs]
+        for t in parts:
+            dtype = t.v.dtype if t.v.dtype > dtype else dtype
+    else:
+        if any([PyFloat_CheckExact(x) for x in xs]) and not is_float(dtype):
+            dtype = default_float
+        parts = [number_tensor(x, dtype, op.encode()) if is_number(x) else as_tensor(x) for x in xs]
+    return [op_astype(t, dtype) for t in parts]
+
+
+def concat(arrays, axis=0):
+    """The tensors one after the other along an axis (flattened first for None); the dtype is the promoted one.
+
+    >>> tp.concat([tp.tensor([1.0]), tp.tensor([2.0, 3.0])]).tolist()
+    [1.0, 2.0, 3.0]
+    """
+    cdef list parts = tensor_list(arrays, "concat")
+    cdef Tensor t
+    cdef Tensor first
+    cdef int64_t flat = -1
+    cdef int a, d
+    if axis is None:
+        parts = [op_reshape(t, 1, &flat) for t in parts]
+        axis = 0
+    first = parts[0]
+    if first.v.ndim == 0:
+        raise errors.ShapeError("[concat] 0-d tensors have no axis to join. Use stack.")
+    a = normal_axis(axis, first.v.ndim, b"concat")
+    for t in parts:
+        for d in range(first.v.ndim if t.v.ndim == first.v.ndim else 0):
+            if d != a and t.v.shape[d] != first.v.shape[d]:
+                break
+        else:
+            if t.v.ndim == first.v.ndim:
+                continue
+        raise errors.ShapeError(f"[concat] shapes {shape_of(first.v)} and {shape_of(t.v)} differ besides axis {a}.")
+    return op_concat(parts, a)
+
+
+def stack(arrays, axis=0):
+    """The tensors, of one shape, side by side along a new axis.
+
+    >>> tp.stack([tp.tensor([1.0, 2.0]), tp.tensor([3.0, 4.0])], axis=1).tolist()
+    [[1.0, 3.0], [2.0, 4.0]]
+    """
+    cdef list parts = tensor_list(arrays, "stack")
+    cdef Tensor first = parts[0]
+    cdef Tensor t
+    cdef int64_t shape[64]
+    cdef int d
+    if first.v.ndim == TPF_MAX_NDIM:
+        raise errors.ShapeError(f"[stack] the result would have more than {TPF_MAX_NDIM} dimensions.")
+    cdef int a = normal_axis(axis, first.v.ndim + 1, b"stack")
+    for t in parts:
+        if not same_shape(t.v, first.v):
+            raise errors.ShapeError(f"[stack] shapes {shape_of(first.v)} and {shape_of(t.v)} differ; all must be the same.")
+    for d in range(first.v.ndim + 1):
+        shape[d] = first.v.shape[d] if d < a else 1 if d == a else first.v.shape[d - 1]
+    return op_concat([reshape_to(t, first.v.ndim + 1, shape) for t in parts], a)
+
+
+def take(x, indices, axis=None):
+    """The elements of x at indices along an axis (of the flattened x for None). Negative indices count from the end.
+
+    Parameters
+    ----------
+    x : Tensor
+    indices : integer Tensor, array or list, of any shape
+    axis : int or None
+
+    Returns
+    -------
+    Tensor
+        Of shape ``x.shape[:axis] + indices.shape + x.shape[axis+1:]``. The gradient adds up where an index repeats.
+
+    Raises
+    ------
+    IndexError
+        For an index out of range, naming axis, index and size.
+
+    >>> tp.take(tp.tensor([10.0, 20.0, 30.0]), [2, 0]).tolist()
+    [30.0, 10.0]
+    """
+    cdef Tensor t = as_tensor_for(OP_TAKE, x)
+    cdef int64_t flat = -1
+    cdef int a
+    if axis is None:
+        t = t if t.v.ndim == 1 else op_reshape(t, 1, &flat)
+        axis = 0
+    a = normal_axis(axis, t.v.ndim, b"take")
+    return op_take(t, checked_indices(indices, t.v.shape[a], a, b"take"), a)
+
+
+def scatter_add(x, indices, updates, axis=0):
+    """A new tensor: x with updates added at indices along an axis. Repeated indices add up, in order: the same bits each time.
+
+    Parameters
+    ----------
+    x : Tensor
+    indices : integer Tensor, array or list
+    updates : Tensor
+        Broadcasts to ``x.shape[:axis] + indices.shape + x.shape[axis+1:]``; of x's dtype or narrower.
+    axis : int
+
+    >>> tp.scatter_add(tp.zeros(3), [0, 2, 0], tp.tensor([1.0, 2.0, 3.0])).tolist()
+    [4.0, 0.0, 2.0]
+    """
+    cdef Tensor t = as_tensor_for(OP_SCATTER_ADD, x)
+    cdef int a = normal_axis(axis, t.v.ndim, b"scatter_add")
+    cdef Tensor idx = checked_indices(indices, t.v.shape[a], a, b"scatter_add")
+    cdef Tensor u = number_tensor(updates, t.v.dtype, b"scatter_add") if is_number(updates) else as_tensor(updates)
+    cdef int64_t shape[64]
+    cdef int ndim = t.v.ndim - 1 + idx.v.ndim
+    cdef int d
+    if u.v.dtype > t.v.dtype:
+        raise errors.DTypeError(f"[scatter_add] updates of dtype {dtype_name(u.v.dtype)} do not fit a tensor of dtype {dtype_name(t.v.dtype)}. "
+                                "Cast one of them with .astype.")
+    if ndim > TPF_MAX_NDIM:
+        raise errors.ShapeError(f"[scatter_add] updates would have {ndim} dimensions, more than {TPF_MAX_NDIM}.")
+    for d in range(ndim):
+        shape[d] = (t.v.shape[d] if d < a else idx.v.shape[d - a] if d < a + idx.v.ndim else t.v.shape[d - idx.v.ndim + 1])
+    return op_scatter_add(t, idx, op_broadcast(op_astype(u, t.v.dtype), ndim, shape), a)
+
+
+def astype(x, dtype, copy=True):
+    """x in another dtype; recorded between float dtypes. Floats to integers round towards zero.
+
+    >>> tp.astype(tp.tensor([1.7, -1.7]), "int64").tolist()
+    [1, -1]
+    """
+    return op_astype(as_tensor_for(OP_ASTYPE, x), dtype_code(dtype, "astype"))
+
+
+def stop_gradient(x):
+    """x's value as a constant: no gradient passes."""
+    return as_tensor(x).detach()
+
+
+# ---- creation, as far as it needs the core
+
+
+def empty(shape, dtype=None, device=None, requires_grad=False):
+    """A tensor whose elements are not set."""
+    cdef int64_t sizes[64]
+    cdef int ndim = read_shape(shape, sizes, b"empty")
+    _creation.check_device(device, "empty")
+    check_sizes(ndim, sizes, b"empty")
+    return finished(wrap(value_new(ndim, sizes, default_float if dtype is None else dtype_code(dtype, "empty")), NULL), requires_grad)
+
+
+def zeros(shape, dtype=None, device=None, requires_grad=False):
+    """A tensor of zeros.
+
+    >>> tp.zeros((2, 2)).tolist()
+    [[0.0, 0.0], [0.0, 0.0]]
+    """
+    cdef int64_t sizes[64]
+    cdef int ndim = read_shape(shape, sizes, b"zeros")
+    _creation.check_device(device, "zeros")
+    check_sizes(ndim, sizes, b"zeros")
+    return finished(wrap(zeros_value(ndim, sizes, default_float if dtype is None else dtype_code(dtype, "zeros")), NULL), requires_grad)
+
+
+def full(shape, fill_value, dtype=None, device=None, requires_grad=False):
+    """A tensor with one number everywhere; the dtype is that of the number unless given."""
+    cdef int64_t sizes[64]
+    cdef int ndim = read_shape(shape, sizes, b"full")
+    cdef Tensor t = as_tensor(fill_value)
+    cdef int code
+    _creation.check_device(device, "full")
+    check_sizes(ndim, sizes, b"full")
+    if t.v.size != 1:
+        raise errors.ShapeError(f"[full] fill_value must be one number, got shape {shape_of(t.v)}.")
+    code = t.v.dtype if dtype is None else dtype_code(dtype, "full")
+    if is_number(fill_value):
+        t = number_tensor(fill_value, code, b"full")
+    return finished(filled(ndim, sizes, op_astype(t.detach(), code)), requires_grad)
+
+
+cdef Tensor finished(Tensor t, bint requires_grad):
+    return t.requires_grad_() if requires_grad else t
+
+
+cdef Tensor filled(int ndim, const int64_t *shape, Tensor t):
+    cdef Value *v = value_new(ndim, shape, t.v.dtype)
+    tpf_fill(v.data, t.v.data, tpf_itemsize(v.dtype), v.size)
+    return wrap(v, NULL)
+
+
+cdef Tensor full_shape(int ndim, const int64_t *shape, int dtype, object number):
+    return filled(ndim, shape, number_tensor(number, dtype, b"full"))
+
+
+cdef Tensor full_like(Value *like, object number):
+    return full_shape(like.ndim, like.shape, like.dtype, number)
+
+
+cdef Tensor arange_int(int64_t n):
+    cdef Value *v = value_new(1, &n, TPF_INT64)
+    cdef int64_t i
+    for i in range(n):
+        (<int64_t *>v.data)[i] = i
+    return wrap(v, NULL)
+
+
+def from_number(number, dtype, str op):
+    """A 0-d tensor of a Python number (for the Python parts of the package)."""
+    return number_tensor(number, dtype_code(dtype, op) if dtype is not None else
+                         default_float if PyFloat_CheckExact(number) else TPF_BOOL if PyBool_Check(number) else TPF_INT64, op.encode())
+
+
+def from_numpy(array, bint copy, str op):
+    """A tensor of a NumPy array, with a copy or over its memory (for the Python parts of the package)."""
+    return wrap(value_from_numpy(array, copy, op), NULL)
+
+
+def random_fill(str kind, shape, dtype, uint64_t key, uint64_t draw):
+    """Philox draws: "uniform" or "normal" of a float dtype, or the raw "bits32", "bits64" as int64 (tapeflow.random)."""
+    cdef int64_t sizes[64]
+    cdef int ndim = read_shape(shape, sizes, b"random")
+    cdef bint raw = kind == "bits32" or kind == "bits64"
+    cdef int code = TPF_INT64 if raw else dtype_code(dtype, "random")
+    cdef Value *v
+    cdef tpf_random f
+    check_sizes(ndim, sizes, b"random")
+    if not raw and not is_float(code):
+        raise errors.DTypeError(f"[random.{kind}] expected float32 or float64, got {dtype_name(code)}.")
+    f = (kernels.bits32 if kind == "bits32" else kernels.bits64 if kind == "bits64" else
+         kernels.uniform[code - TPF_FLOAT32] if kind == "uniform" else kernels.normal[code - TPF_FLOAT32])
+    if kind == "bits32":
+        v = bits32_value(ndim, sizes, f, key, draw)
+    else:
+        v = value_new(ndim, sizes, code)
+        if v.size:
+            f(v.data, v.size, key, draw)
+    return wrap(v, NULL)
+
+
+cdef Value *bits32_value(int ndim, const int64_t *shape, tpf_random f, uint64_t key, uint64_t draw) except NULL:
+    """32-bit words, widened to int64."""
+    cdef Value *words = value_new(ndim, shape, TPF_INT32)
+    cdef Value *v
+    cdef int64_t i
+    try:
+        v = value_new(ndim, shape, TPF_INT64)
+        if v.size:
+            f(words.data, words.size, key, draw)
+        for i in range(v.size):
+            (<int64_t *>v.data)[i] = (<uint32_t *>words.data)[i]
+    finally:
+        value_release(words)
+    return v
+
+
+# ---- modes
+
+
+cdef class _GradMode:
+    """A context manager, and a decorator, that sets grad mode."""
+    cdef bint wanted
+    cdef list before
+
+    def __init__(self):
+        self.before = []
+
+    def __enter__(self):
+        cdef ThreadState *ts = thread_state()
+        self.before.append(ts.flags & T_GRAD)
+        ts.flags = (ts.flags & ~T_GRAD) | (T_GRAD if self.wanted else 0)
+        return self
+
+    def __exit__(self, *exc):
+        cdef ThreadState *ts = thread_state()
+        cdef int before = self.before.pop()
+        ts.flags = (ts.flags & ~T_GRAD) | before
+        return None
+
+    def __call__(self, f):
+        cls = type(self)
+
+        @functools.wraps(f)
+        def wrapped(*args, **kwargs):
+            with cls():
+                return f(*args, **kwargs)
+        return wrapped
+
+
+cdef class no_grad(_GradMode):
+    """Inside `with tp.no_grad():` (or a function decorated with `@tp.no_grad()`) nothing is recorded for gradients."""
+
+    def __cinit__(self):
+        self.wanted = False
+
+
+cdef class enable_grad(_GradMode):
+    """Inside `with tp.enable_grad():` ops are recorded again, also within no_grad."""
+
+    def __cinit__(self):
+        self.wanted = True
+
+
+def is_grad_enabled():
+    """Whether ops are recorded for gradients in this thread."""
+    return (thread_state().flags & T_GRAD) != 0
+
+
+def set_num_threads(n):
+    """Use at most n threads for large work (the process's own pool, and OpenBLAS)."""
+    cdef int64_t count = as_index(n, b"set_num_threads", "the number")
+    if count < 1 or count > 1024:
+        raise errors.NumberRangeError(f"[set_num_threads] expected 1 to 1024 threads, got {count}.")
+    tpf_set_num_threads(<int>count)
+    _blas.set_num_threads(<int>count)
+
+
+def get_num_threads():
+    """The most threads that large work uses."""
+    return tpf_get_num_threads()
+
+
+# ---- for transforms
+
+
+def trace_begin():
+    """Start watching whether what follows reads entries that were there before; returns a token for trace_end."""
+    cdef ThreadState *ts = thread_state()
+    token = (ts.next, ts.lowest)
+    ts.lowest = LARGEST
+    return token
+
+
+def trace_end(token):
+    """Whether an entry from before trace_begin was read since."""
+    cdef ThreadState *ts = thread_state()
+    cdef int64_t start = token[0]
+    cdef int64_t before = token[1]
+    cdef bint foreign = ts.lowest < start
+    if before < ts.lowest:
+        ts.lowest = before
+    return foreign
+
+
+def fresh_source(Tensor x):
+    """x at a place of its own on the tape, linked to x's where x is recorded: what tp.grad differentiates."""
+    cdef Tensor t
+    if x.node != NULL and x.node.flags & E_GRAD and thread_state().flags & T_GRAD:
+        return op_identity(x)
+    t = wrap(value_share(x.v), NULL)
+    return t.requires_grad_()
+
+
+def tensor_node(Tensor t):
+    """The Node of a tensor, or None."""
+    return node_of(t)

@@ -1,0 +1,543 @@
+# Reductions, the softmax family, cross-entropy and matmul: one kernel each, their values and entries.
+
+cdef tuple _reduce_codes = (TPF_SUM, TPF_MEAN, TPF_MAX, TPF_MIN, TPF_ARGMAX)
+
+
+cdef uint64_t axes_mask(object axis, int ndim, const char *op) except? 0xffffffffffffffff:
+    """axis (None, an int or a tuple of ints) as a bit mask."""
+    cdef uint64_t mask = 0
+    cdef int a
+    if axis is None:
+        return ((<uint64_t>1 << ndim) - 1) if ndim < 64 else <uint64_t>0xfffffffffffffffe | 1
+    if not isinstance(axis, (tuple, list)):
+        axis = (axis,)
+    for one in axis:
+        a = normal_axis(one, ndim, op)
+        if mask >> a & 1:
+            raise errors.AxisError(f"[{op.decode()}] axis {one} is named twice in {tuple(axis)}.")
+        mask |= <uint64_t>1 << a
+    return mask
+
+
+cdef void reduced_shape(Value *x, uint64_t mask, bint keepdims, int *ndim, int64_t *shape, int64_t *n) noexcept:
+    cdef int d
+    ndim[0] = 0
+    n[0] = 1
+    for d in range(x.ndim):
+        if mask >> d & 1:
+            n[0] *= x.shape[d]
+            if not keepdims:
+                continue
+            shape[ndim[0]] = 1
+        else:
+            shape[ndim[0]] = x.shape[d]
+        ndim[0] += 1
+
+
+cdef Value *reduction_order(Value *x, uint64_t mask, int64_t *outer, int64_t *n, int64_t *inner) except NULL:
+    """x as a contiguous (outer, n, inner), n being the reduced extents in C order."""
+    cdef int first = -1
+    cdef int last = -1
+    cdef int d, k
+    cdef bint run = True
+    cdef Value *moved
+    cdef Value *v
+    outer[0] = n[0] = inner[0] = 1
+    for d in range(x.ndim):
+        if x.shape[d] == 1:
+            continue
+        if mask >> d & 1:
+            if first < 0:
+                first = d
+            last = d
+            n[0] *= x.shape[d]
+    for d in range(x.ndim):
+        if x.shape[d] == 1 or mask >> d & 1:
+            continue
+        if first < 0 or d < first:
+            outer[0] *= x.shape[d]
+        elif d > last:
+            inner[0] *= x.shape[d]
+        else:
+            run = False
+    if run:
+        if first < 0:  # nothing is reduced but axes of size 1
+            outer[0], inner[0] = 1, outer[0]
+        return value_contiguous(x)
+    # kept axes before reduced ones
+    moved = value_view(x, x.ndim)
+    k = 0
+    outer[0] = inner[0] = 1
+    for d in range(x.ndim):
+        if not mask >> d & 1:
+            moved.shape[k], moved.strides[k] = x.shape[d], x.strides[d]
+            outer[0] *= x.shape[d]
+            k += 1
+    for d in range(x.ndim):
+        if mask >> d & 1:
+            moved.shape[k], moved.strides[k] = x.shape[d], x.strides[d]
+            k += 1
+    view_done(moved)
+    try:
+        v = value_contiguous(moved)
+    finally:
+        value_release(moved)
+    return v
+
+
+cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepdims):
+    """sum, mean, max, min or argmax over the axes in mask (over all, with all_axes)."""
+    cdef ThreadState *ts = thread_state()
+    cdef int code = op - OP_SUM
+    cdef int64_t shape[64]
+    cdef int64_t outer, n, inner
+    cdef int ndim
+    cdef int dtype = x.v.dtype
+    cdef Value *src
+    cdef Value *y
+    cdef Entry *e = NULL
+    if all_axes:
+        mask = axes_mask(None, x.v.ndim, b"reduce")
+    reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
+    if n == 0 and op >= OP_MAX:
+        raise errors.ShapeError(f"[{tpf_op_name[op].decode()}] the reduced axes of shape {shape_of(x.v)} hold no elements, "
+                                "and there is no identity to give instead.")
+    if op == OP_MEAN and not is_float(dtype):
+        x = op_astype(x, default_float)
+        dtype = default_float
+    if op == OP_SUM and not is_float(dtype):
+        dtype = TPF_INT64
+    elif op == OP_ARGMAX:
+        dtype = TPF_INT64
+    src = reduction_order(x.v, mask, &outer, &n, &inner)
+    try:
+        y = value_new(ndim, shape, dtype)
+        if y.size:
+            run_reduce(kernels.reduce[code][src.dtype], y.data, src, outer, n, inner)
+    finally:
+        value_release(src)
+    if wants_record(ts, x.node):
+        try:
+            e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_MAX or op == OP_MIN else 0)
+            e.params = params_new(2)
+        except:
+            value_release(y)
+            entry_release(e)
+            raise
+        e.params[1] = <int64_t>mask
+        e.params[2] = n
+    return wrap(y, e)
+
+
+cdef void run_reduce(tpf_reduce f, char *y, Value *src, int64_t outer, int64_t n, int64_t inner) noexcept:
+    if src.size >= RELEASE_GIL:
+        with nogil:
+            f(y, src.data, outer, n, inner)
+    else:
+        f(y, src.data, outer, n, inner)
+
+
+cdef Tensor op_prod(Tensor x, uint64_t mask, bint keepdims):
+    """The product over axes as a tree of multiplications, so that every derivative is exact, with zeros too."""
+    cdef int64_t shape[64]
+    cdef int64_t rest[64]
+    cdef int axes[64]
+    cdef int64_t n, half
+    cdef int ndim, d
+    cdef int k = 0
+    cdef list odd = []
+    cdef Tensor t
+    reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
+    if not is_float(x.v.dtype):
+        x = op_astype(x, TPF_INT64)
+    # kept axes first, the reduced ones flattened behind them
+    for d in range(x.v.ndim):
+        if not mask >> d & 1:
+            rest[k] = x.v.shape[d]
+            axes[k] = d
+            k += 1
+    rest[k] = n
+    half = k
+    for d in range(x.v.ndim):
+        if mask >> d & 1:
+            axes[half] = d
+            half += 1
+    if n == 0:
+        return op_reshape(full_shape(ndim, shape, x.v.dtype, 1), ndim, shape)
+    t = op_reshape(op_permute(x, axes), k + 1, rest)
+    while n > 1:
+        half = n // 2
+        if n % 2:
+            odd.append(narrow(t, k, n - 1, 1))
+        t = call2(OP_MULTIPLY, narrow(t, k, 0, half), narrow(t, k, half, half))
+        n = half
+    for part in reversed(odd):
+        t = call2(OP_MULTIPLY, t, part)
+    return op_reshape(t, ndim, shape)
+
+
+# ---- along the last axis
+
+
+cdef Tensor op_rows(int op, Tensor x):
+    """softmax, log_softmax or logsumexp (which drops the axis) along the last axis."""
+    cdef ThreadState *ts = thread_state()
+    cdef int k = x.v.dtype - TPF_FLOAT32
+    cdef int64_t n = x.v.shape[x.v.ndim - 1]
+    cdef int64_t rows = 1
+    cdef int d
+    cdef Value *src = value_contiguous(x.v)
+    cdef Value *y
+    cdef Entry *e = NULL
+    cdef tpf_rows f = (kernels.softmax[k] if op == OP_SOFTMAX else kernels.log_softmax[k] if op == OP_LOG_SOFTMAX
+                       else kernels.logsumexp[k])
+    for d in range(x.v.ndim - 1):
+        rows *= x.v.shape[d]
+    try:
+        y = value_new(src.ndim - 1 if op == OP_LOGSUMEXP else src.ndim, src.shape, src.dtype)
+        if y.size:
+            if src.size >= RELEASE_GIL // 4:
+                with nogil:
+                    f(y.data, src.data, rows, n)
+            else:
+                f(y.data, src.data, rows, n)
+    finally:
+        value_release(src)
+    if wants_record(ts, x.node):
+        try:
+            e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_LOGSUMEXP else SAVE_Y)
+        except:
+            value_release(y)
+            raise
+    return wrap(y, e)
+
+
+cdef Tensor as_float(Tensor x):
+    return x if is_float(x.v.dtype) else op_astype(x, default_float)
+
+
+cdef Tensor along_axis(int op, Tensor x, int axis):
+    """softmax or log_softmax along any axis."""
+    cdef int axes[64]
+    cdef int d
+    x = as_float(x)
+    if axis == x.v.ndim - 1:
+        return op_rows(op, x)
+    for d in range(x.v.ndim):
+        axes[d] = d
+    axes[axis], axes[x.v.ndim - 1] = x.v.ndim - 1, axis
+    return op_permute(op_rows(op, op_permute(x, axes)), axes)
+
+
+cdef Tensor op_logsumexp(Tensor x, uint64_t mask, bint keepdims):
+    cdef int axes[64]
+    cdef int64_t rows[64]
+    cdef int64_t shape[64]
+    cdef int64_t n
+    cdef int ndim, d
+    cdef int k = 0
+    cdef int j
+    x = as_float(x)
+    reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
+    for d in range(x.v.ndim):
+        if not mask >> d & 1:
+            axes[k] = d
+            rows[k] = x.v.shape[d]
+            k += 1
+    rows[k] = n
+    j = k
+    for d in range(x.v.ndim):
+        if mask >> d & 1:
+            axes[j] = d
+            j += 1
+    for d in range(x.v.ndim):
+        if axes[d] != d:
+            x = op_permute(x, axes)
+            break
+    if x.v.ndim != k + 1:
+        x = op_reshape(x, k + 1, rows)
+    x = op_rows(OP_LOGSUMEXP, x)
+    return op_reshape(x, ndim, shape) if ndim != x.v.ndim else x
+
+
+cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
+    """The mean over rows of logsumexp(x) - x[label]; labels are integers of x's shape without the last axis."""
+    cdef ThreadState *ts = thread_state()
+    cdef int64_t n = x.v.shape[x.v.ndim - 1]
+    cdef int64_t rows = labels.v.size
+    cdef int64_t bad
+    cdef int k = x.v.dtype - TPF_FLOAT32
+    cdef Tensor ids = op_astype(labels, TPF_INT64)
+    cdef Value *src = value_contiguous(x.v)
+    cdef Value *id = NULL
+    cdef Value *lse = NULL
+    cdef Value *y = NULL
+    cdef Entry *e = NULL
+    try:
+        id = value_contiguous(ids.v)
+        lse = value_new(id.ndim, id.shape, x.v.dtype)
+        y = value_scalar(x.v.dtype)
+        if src.size >= RELEASE_GIL // 4:
+            with nogil:
+                bad = kernels.cross_entropy[k](y.data, lse.data, src.data, <int64_t *>id.data, rows, n)
+        else:
+            bad = kernels.cross_entropy[k](y.data, lse.data, src.data, <int64_t *>id.data, rows, n)
+        if bad >= 0:
+            raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out of range for "
+                                          f"the axis of {n} classes.")
+        if wants_record(ts, x.node):
+            e = record(ts, OP_CROSS_ENTROPY, 1, &x.node, &src, y, SAVE_A)
+            if e.flags & E_GRAD:
+                e.val[1] = value_share(id)
+                e.val[2] = value_share(lse)
+        value_share(y)
+    finally:
+        value_release(src)
+        value_release(id)
+        value_release(lse)
+        value_release(y)
+    return wrap(y, e)
+
+
+cdef Tensor cross_entropy_grad(Tensor g, Value *x, Value *ids, Value *lse):
+    """The cotangent of x in one kernel; `cross_entropy_composed` (rules.pxi) does the same operations one by one."""
+    cdef int64_t n = x.shape[x.ndim - 1]
+    cdef int k = x.dtype - TPF_FLOAT32
+    cdef Value *y = value_like(x, x.dtype)
+    if x.size >= RELEASE_GIL // 4:
+        with nogil:
+            kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, lse.data, <int64_t *>ids.data, ids.size, n)
+    elif x.size:
+        kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, lse.data, <int64_t *>ids.data, ids.size, n)
+    return wrap(y, NULL)
+
+
+# ---- matmul
+
+
+cdef bint blas_layout(Value *v, int64_t rows, int64_t cols, int64_t row_step, int64_t col_step, char *flag, int *ld) noexcept:
+    """Can BLAS read this matrix as it lies? flag and ld as its column-major eyes see it."""
+    cdef int64_t size = tpf_itemsize(v.dtype)
+    cdef int64_t step
+    if (col_step == size or cols == 1) and (row_step >= cols * size or rows == 1) and row_step % size == 0:
+        flag[0] = b'N'
+        step = row_step // size if rows > 1 else cols
+    elif (row_step == size or rows == 1) and (col_step >= rows * size or cols == 1) and col_step % size == 0:
+        flag[0] = b'T'
+        step = col_step // size if cols > 1 else rows
+    else:
+        return False
+    if step > 0x7fffffff:
+        return False
+    ld[0] = <int>step if step > 0 else 1
+    return True
+
+
+cdef int gemm(Value *y, char *out, Value *a, char *pa, Value *b, char *pb, int64_t m, int64_t n, int64_t k,
+              int64_t ar, int64_t ac, int64_t br, int64_t bc) except -1:
+    """out (m, n) contiguous = a (m, k) @ b (k, n), steps in bytes. Which routine with which flags depends on shapes,
+    layout and dtype alone, so that the bits do."""
+    cdef int64_t size = tpf_itemsize(y.dtype)
+    cdef char ta, tb
+    cdef int lda, ldb, ldc, im, in_, ik
+    cdef float onef = 1, zerof = 0
+    cdef double oned = 1, zerod = 0
+    if (not is_float(y.dtype) or m * n * k <= TINY_MATMUL or m > 0x7fffffff or n > 0x7fffffff or k > 0x7fffffff
+            or not blas_layout(a, m, k, ar, ac, &ta, &lda) or not blas_layout(b, k, n, br, bc, &tb, &ldb)):
+        kernels.matmul[y.dtype](out, pa, pb, m, n, k, ar // size, ac // size, br // size, bc // size)
+        return 0
+    load_blas()
+    im, in_, ik, ldc = <int>m, <int>n, <int>k, <int>n
+    # row-major y = a b is column-major y^T = b^T a^T
+    if y.dtype == TPF_FLOAT32:
+        with nogil:
+            sgemm(&tb, &ta, &in_, &im, &ik, &onef, <float *>pb, &ldb, <float *>pa, &lda, &zerof, <float *>out, &ldc)
+    else:
+        with nogil:
+            dgemm(&tb, &ta, &in_, &im, &ik, &oned, <double *>pb, &ldb, <double *>pa, &lda, &zerod, <double *>out, &ldc)
+    return 0
+
+
+cdef bint matrices_readable(Value *v) noexcept:
+    """Are the last two axes laid out so that gemm need not fall back for their strides?"""
+    cdef char flag
+    cdef int ld
+    return blas_layout(v, v.shape[v.ndim - 2], v.shape[v.ndim - 1], v.strides[v.ndim - 2], v.strides[v.ndim - 1], &flag, &ld)
+
+
+cdef Value *matmul_value(Value *a, Value *b) except NULL:
+    """a (..., m, k) @ b (..., k, n) with the leading axes broadcast; both of one dtype."""
+    cdef int64_t m = a.shape[a.ndim - 2]
+    cdef int64_t k = a.shape[a.ndim - 1]
+    cdef int64_t n = b.shape[b.ndim - 1]
+    cdef int ndim = a.ndim if a.ndim > b.ndim else b.ndim
+    cdef int64_t shape[64]
+    cdef int64_t at[64]
+    cdef int64_t sa[64]
+    cdef int64_t sb[64]
+    cdef int64_t size
+    cdef int d, p
+    cdef char *pa = a.data
+    cdef char *pb = b.data
+    cdef char *out
+    cdef Value *y
+    for d in range(ndim - 2):
+        p = d - (ndim - a.ndim)
+        size = 1 if p < 0 else a.shape[p]
+        sa[d] = 0 if size == 1 else a.strides[p]
+        p = d - (ndim - b.ndim)
+        sb[d] = 0 if p < 0 or b.shape[p] == 1 else b.strides[p]
+        shape[d] = size if p < 0 or b.shape[p] == 1 else b.shape[p]
+        at[d] = 0
+    shape[ndim - 2], shape[ndim - 1] = m, n
+    y = value_new(ndim, shape, a.dtype)
+    if y.size == 0:
+        return y
+    if k == 0:
+        memset(y.data, 0, y.size * tpf_itemsize(y.dtype))
+        return y
+    if a.contiguous and b.ndim == 2 and a.ndim > 2:  # a shared right factor: one product over all rows
+        gemm(y, y.data, a, pa, b, pb, a.size // k, n, k, k * tpf_itemsize(a.dtype), tpf_itemsize(a.dtype), b.strides[0], b.strides[1])
+        return y
+    out = y.data
+    while True:
+        gemm(y, out, a, pa, b, pb, m, n, k, a.strides[a.ndim - 2], a.strides[a.ndim - 1], b.strides[b.ndim - 2], b.strides[b.ndim - 1])
+        out += m * n * tpf_itemsize(y.dtype)
+        d = ndim - 3
+        while d >= 0:
+            at[d] += 1
+            pa += sa[d]
+            pb += sb[d]
+            if at[d] < shape[d]:
+                break
+            pa -= sa[d] * shape[d]
+            pb -= sb[d] * shape[d]
+            at[d] = 0
+            d -= 1
+        if d < 0:
+            break
+    return y
+
+
+cdef Value *matmul_operand(Value *v, int dtype) except NULL:
+    """v in dtype, packed when BLAS could not read it as it lies."""
+    cdef Value *w = value_cast(v, dtype)
+    cdef Value *packed
+    if w.size == 0 or matrices_readable(w):
+        return w
+    try:
+        packed = value_copy(w)
+    finally:
+        value_release(w)
+    return packed
+
+
+cdef Tensor op_matmul(Tensor a, Tensor b):
+    """The product of the last two axes; both have at least two."""
+    cdef ThreadState *ts = thread_state()
+    cdef int dtype = a.v.dtype if a.v.dtype > b.v.dtype else b.v.dtype
+    cdef int d
+    cdef Value *va = NULL
+    cdef Value *vb = NULL
+    cdef Value *y = NULL
+    cdef Value *vals[2]
+    cdef Entry *nodes[2]
+    cdef Entry *e = NULL
+    cdef int saves = 0
+    check_matmul(a.v, b.v)
+    try:
+        va = matmul_operand(a.v, dtype)
+        vb = matmul_operand(b.v, dtype)
+        y = matmul_value(va, vb)
+        if wants_record(ts, a.node) or wants_record(ts, b.node):
+            vals[0], vals[1] = a.v, b.v
+            nodes[0], nodes[1] = a.node, b.node
+            if a.node != NULL and a.node.flags & E_GRAD:
+                saves |= SAVE_B
+            if b.node != NULL and b.node.flags & E_GRAD:
+                saves |= SAVE_A
+            e = record(ts, OP_MATMUL, 2, nodes, vals, y, saves)
+        value_share(y)
+    finally:
+        value_release(va)
+        value_release(vb)
+        value_release(y)
+    return wrap(y, e)
+
+
+cdef int check_matmul(Value *a, Value *b) except -1:
+    cdef int d
+    cdef int ndim = a.ndim if a.ndim < b.ndim else b.ndim
+    cdef int64_t p, q
+    if a.shape[a.ndim - 1] != b.shape[b.ndim - 2]:
+        raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a)} @ {shape_of(b)}. Transpose one side with .T or .mT.")
+    for d in range(3, ndim + 1):
+        p, q = a.shape[a.ndim - d], b.shape[b.ndim - d]
+        if p != q and p != 1 and q != 1:
+            raise errors.ShapeError(f"[matmul] leading axes do not broadcast: {shape_of(a)} @ {shape_of(b)}. Sizes must be equal or 1.")
+    return 0
+
+
+def matmul(x1, x2, /):
+    """The matrix product, as NumPy's: 1-D operands are a row on the left and a column on the right; leading axes broadcast.
+
+    Parameters
+    ----------
+    x1 : Tensor of shape (..., m, k) or (k,)
+    x2 : Tensor of shape (..., k, n) or (k,)
+        Transposed views are not copied. Integers are multiplied with wraparound.
+
+    >>> tp.matmul(tp.tensor([[1.0, 2.0]]), tp.tensor([[3.0], [4.0]])).tolist()
+    [[11.0]]
+    """
+    cdef Tensor a = as_tensor_for(OP_MATMUL, x1)
+    cdef Tensor b = as_tensor_for(OP_MATMUL, x2)
+    cdef Tensor y
+    cdef int64_t shape[64]
+    cdef bint row = a.v.ndim == 1
+    cdef bint column = b.v.ndim == 1
+    cdef int d
+    if a.v.ndim == 0 or b.v.ndim == 0:
+        raise errors.ShapeError(f"[matmul] operands must have at least one axis, got {shape_of(a.v)} @ {shape_of(b.v)}. Use * for scalars.")
+    if row:
+        if a.v.shape[0] != b.v.shape[0 if column else b.v.ndim - 2]:
+            raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a.v)} @ {shape_of(b.v)}.")
+        shape[0], shape[1] = 1, a.v.shape[0]
+        a = op_reshape(a, 2, shape)
+    if column:
+        if b.v.shape[0] != a.v.shape[a.v.ndim - 1]:
+            raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a.v)} @ {shape_of(b.v)}.")
+        shape[0], shape[1] = b.v.shape[0], 1
+        b = op_reshape(b, 2, shape)
+    y = op_matmul(a, b)
+    if not (row or column):
+        return y
+    for d in range(y.v.ndim - 2):
+        shape[d] = y.v.shape[d]
+    d = y.v.ndim - 2
+    if not row:
+        shape[d] = y.v.shape[y.v.ndim - 2]
+        d += 1
+    if not column:
+        shape[d] = y.v.shape[y.v.ndim - 1]
+        d += 1
+    return op_reshape(y, d, shape)
+
+
+# ---- BLAS: SciPy's function pointers, loaded at the first product that is worth it
+
+ctypedef void (*sgemm_t)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *, float *, int *) noexcept nogil
+ctypedef void (*dgemm_t)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *, double *, int *) noexcept nogil
+cdef sgemm_t sgemm = NULL
+cdef dgemm_t dgemm = NULL
+
+
+cdef int load_blas() except -1:
+    global sgemm, dgemm
+    if dgemm != NULL:
+        return 0
+    api = _blas.load().__pyx_capi__
+    s, d = api["sgemm"], api["dgemm"]
+    sgemm = <sgemm_t>PyCapsule_GetPointer(s, PyCapsule_GetName(s))
+    dgemm = <dgemm_t>PyCapsule_GetPointer(d, PyCapsule_GetName(d))
+    return 0

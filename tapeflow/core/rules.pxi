@@ -1,0 +1,262 @@
+# The VJPs of the structured ops, written in ops: in an eager walk they only compute, in a recorded one they are recorded.
+# vals are the entry's a b c y; a cotangent pushed with `like` is summed and cast to that shape and dtype.
+
+cdef inline Tensor with_node(Value *v, Entry *node):
+    """A saved value as a tensor again, with its place on the tape."""
+    if node != NULL:
+        node.refs += 1
+    return wrap(value_share(v), node)
+
+
+cdef inline bint needs(Entry *e, int i) noexcept:
+    return e.src[i] != NULL and e.src[i].flags & E_GRAD
+
+
+cdef Tensor stretched(Tensor g, uint64_t mask, Value *x):
+    """g, the cotangent of a reduction of x over mask, as large as x."""
+    cdef int64_t shape[64]
+    cdef int d
+    for d in range(x.ndim):
+        shape[d] = 1 if mask >> d & 1 else x.shape[d]
+    g = op_reshape(g, x.ndim, shape)
+    return op_broadcast(g, x.ndim, x.shape)
+
+
+cdef Value *mine_in(Walk w, Entry *src, Value *x) except? NULL:
+    """The cotangent that src has collected in this walk, where adding to it in place is allowed; else NULL."""
+    cdef Slot *s
+    if w.composed:
+        return NULL
+    s = w.find(src)
+    if s.v != NULL and value_is_mine(s.v) and same_shape(s.v, x):
+        return s.v
+    return NULL
+
+
+cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
+    cdef int op = e.opcode
+    cdef int axes[64]
+    cdef int d
+    if op == OP_CONCAT:
+        return concat_vjp(w, e, g)
+    if op == OP_ASSIGN:
+        return assign_vjp(w, e, vals, g)
+    if op == OP_SCATTER_ADD:
+        if needs(e, 0):
+            w.push_tensor(e.src[0], g, vals[0])
+        if needs(e, 2):
+            w.push_tensor(e.src[2], op_take(g, wrap(value_share(vals[1]), NULL), <int>e.params[1]), vals[2])
+        return 0
+    if op == OP_MATMUL:
+        return matmul_vjp(w, e, vals, g)
+    if op == OP_TAKE:
+        return take_vjp(w, e, vals, g)
+    if op == OP_GETITEM:
+        return getitem_vjp(w, e, vals, g)
+    if op == OP_CROSS_ENTROPY:
+        return cross_entropy_vjp(w, e, vals, g)
+    if not needs(e, 0):
+        return 0
+    if op == OP_IDENTITY or op == OP_ASTYPE:
+        g = g
+    elif op == OP_RESHAPE:
+        if vals[0] != NULL:
+            g = reshape_like(g, vals[0])
+    elif op == OP_PERMUTE_DIMS:
+        for d in range(g.v.ndim):
+            axes[e.params[d + 1]] = d
+        g = op_permute(g, axes)
+    elif op == OP_BROADCAST_TO:
+        g = g  # push sums it
+    elif op == OP_UNSLICE:
+        g = window_like(g, e.params, vals[0] if vals[0] != NULL else g.v)
+    elif op == OP_SUM or op == OP_MEAN:
+        if op == OP_MEAN:
+            g = call2(OP_DIVIDE, g, e.params[2])
+        g = stretched(g, <uint64_t>e.params[1], vals[0] if vals[0] != NULL else g.v)
+    elif op == OP_MAX or op == OP_MIN:
+        g = extremum_vjp(e, vals, g)
+    else:
+        g = rows_vjp(e, vals, g)
+    return w.push_tensor(e.src[0], g, vals[0])
+
+
+cdef Tensor extremum_vjp(Entry *e, Value **vals, Tensor g):
+    """max and min over axes: split evenly among the ties; where the result is NaN, among the NaNs."""
+    cdef uint64_t mask = <uint64_t>e.params[1]
+    cdef Tensor x = wrap(value_share(vals[0]), NULL)
+    cdef Tensor y = stretched(wrap(value_share(vals[3]), NULL), mask, vals[0])
+    cdef Tensor chosen = call2(OP_EQUAL, x, y)
+    cdef Tensor nans = call2(OP_GREATER, call2(OP_NOT_EQUAL, x, x), call2(OP_EQUAL, y, y))
+    chosen = call2(OP_MAXIMUM, chosen, nans)
+    cdef Tensor count = op_astype(op_reduce(OP_SUM, chosen, mask, False, True), g.v.dtype)
+    return call3(OP_WHERE, chosen, call2(OP_DIVIDE, stretched(g, mask, vals[0]), count), 0)
+
+
+cdef Tensor last_axis(Tensor t, Value *x):
+    """t, which lacks x's last axis, stretched along it."""
+    return stretched(t, <uint64_t>1 << (x.ndim - 1), x)
+
+
+cdef Tensor rows_vjp(Entry *e, Value **vals, Tensor g):
+    """softmax, log_softmax, logsumexp along the last axis."""
+    cdef Tensor x, y, p
+    cdef int op = e.opcode
+    cdef Value *like = vals[0] if op == OP_LOGSUMEXP else vals[3]
+    cdef uint64_t mask = <uint64_t>1 << (like.ndim - 1)
+    y = with_node(vals[3], e)
+    if op == OP_SOFTMAX:
+        p = op_reduce(OP_SUM, call2(OP_SMUL, g, y), mask, False, True)
+        return call2(OP_MULTIPLY, y, call2(OP_SUBTRACT, g, p))
+    if op == OP_LOG_SOFTMAX:
+        p = op_reduce(OP_SUM, g, mask, False, True)
+        return call2(OP_SUBTRACT, g, call2(OP_SMUL, p, call1(OP_EXP, y)))
+    x = with_node(vals[0], e.src[0])
+    return call2(OP_SMUL, last_axis(g, like), exp_minus(x, last_axis(y, like)))
+
+
+cdef Tensor exp_minus(Tensor x, Tensor lse):
+    """exp(x - lse), and 0 where lse is -inf: a row of nothing but -inf has weights of 0, not NaN."""
+    cdef Tensor empty = call2(OP_EQUAL, lse, -math.inf)
+    return call3(OP_WHERE, empty, 0, call1(OP_EXP, call2(OP_SUBTRACT, x, call3(OP_WHERE, empty, 0, lse))))
+
+
+cdef int cross_entropy_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
+    cdef Tensor x, p, onehot
+    cdef Value *ids = vals[1]
+    if not w.composed:
+        return w.push_tensor(e.src[0], cross_entropy_grad(g, vals[0], ids, vals[2]), NULL)
+    x = with_node(vals[0], e.src[0])
+    p = exp_minus(x, last_axis(op_rows(OP_LOGSUMEXP, x), vals[0]))
+    onehot = one_hot(ids, vals[0])
+    g = call2(OP_DIVIDE, g, ids.size)
+    return w.push_tensor(e.src[0], call2(OP_SMUL, g, call2(OP_SUBTRACT, p, onehot)), NULL)
+
+
+cdef Tensor one_hot(Value *ids, Value *like):
+    """1 at the labels, 0 elsewhere, of like's shape and dtype."""
+    cdef int64_t n = like.shape[like.ndim - 1]
+    cdef Tensor classes = arange_int(n)
+    cdef int64_t shape[64]
+    cdef int d
+    for d in range(ids.ndim):
+        shape[d] = ids.shape[d]
+    shape[ids.ndim] = 1
+    return op_astype(call2(OP_EQUAL, wrap(value_reshape(ids, ids.ndim + 1, shape), NULL), classes), like.dtype)
+
+
+cdef int concat_vjp(Walk w, Entry *e, Tensor g) except -1:
+    cdef int axis = <int>e.params[1]
+    cdef int64_t start = 0
+    cdef int64_t count
+    cdef int i
+    for i in range(e.many.n):
+        count = e.many.val[i].shape[axis]
+        if e.many.src[i] != NULL and e.many.src[i].flags & E_GRAD:
+            w.push_tensor(e.many.src[i], narrow(g, axis, start, count), e.many.val[i])
+        start += count
+    return 0
+
+
+cdef int assign_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
+    """To what was there: g with the window cleared; to what was written: the window of g."""
+    cdef Tensor v, zeros
+    v = window_like(g, e.params, vals[1] if vals[1] != NULL else g.v) if needs(e, 1) else None
+    if needs(e, 0):
+        zeros = wrap(zeros_value(0, NULL, g.v.dtype), NULL)
+        zeros = op_broadcast_window(zeros, e.params)
+        w.push_tensor(e.src[0], op_assign(g, e.params, zeros, False), vals[0])
+    if v is not None:
+        w.push_tensor(e.src[1], v, vals[1])
+    return 0
+
+
+cdef Tensor op_broadcast_window(Tensor t, const int64_t *params):
+    """t stretched to the window's shape."""
+    cdef int64_t shape[64]
+    cdef int ndim = <int>(params[0] // 4)
+    cdef int d
+    for d in range(ndim):
+        shape[d] = params[4 * d + 3]
+    return op_broadcast(t, ndim, shape)
+
+
+cdef int getitem_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
+    cdef Value *mine
+    cdef Value *window
+    cdef Tensor sub
+    cdef int64_t shape[64]
+    cdef int ndim = <int>(e.params[0] // 4)
+    cdef int d
+    if not needs(e, 0):
+        return 0
+    mine = mine_in(w, e.src[0], vals[0] if vals[0] != NULL else g.v)
+    if mine == NULL:
+        return w.push_tensor(e.src[0], op_unslice(g, e.params), vals[0])
+    # add into the window of what has been collected: a loop over the items of a tensor stays linear
+    window = window_view(mine, e.params)
+    try:
+        for d in range(ndim):
+            shape[d] = window.shape[d]
+        sub = add_tensors(wrap(value_share(window), NULL), reshape_to(g, ndim, shape))
+        tpf_copy(window.data, window.strides, sub.v.data, sub.v.strides, tpf_itemsize(mine.dtype), ndim, window.shape)
+    finally:
+        value_release(window)
+    return 0
+
+
+cdef Tensor reshape_to(Tensor x, int ndim, const int64_t *shape):
+    return recorded1(OP_RESHAPE, x, value_reshape(x.v, ndim, shape), NULL)
+
+
+cdef int take_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
+    cdef int axis = <int>e.params[1]
+    cdef Value *x = vals[0] if vals[0] != NULL else g.v
+    cdef Value *mine
+    cdef Tensor zeros
+    if not needs(e, 0):
+        return 0
+    mine = mine_in(w, e.src[0], x)
+    if mine != NULL:
+        return scatter_into(mine, vals[1], g.v, axis)
+    if not w.composed:
+        zeros = wrap(zeros_value(x.ndim, x.shape, g.v.dtype), NULL)
+        scatter_into(zeros.v, vals[1], g.v, axis)
+        return w.push_tensor(e.src[0], zeros, vals[0])
+    zeros = op_broadcast(wrap(zeros_value(0, NULL, g.v.dtype), NULL), x.ndim, x.shape)
+    return w.push_tensor(e.src[0], op_scatter_add(zeros, wrap(value_share(vals[1]), NULL), g, axis), vals[0])
+
+
+cdef int matmul_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
+    """g @ b^T and a^T @ g; leading axes that were broadcast are summed by push."""
+    cdef Tensor a
+    cdef Tensor ga = None
+    cdef Tensor gb = None
+    if needs(e, 0):
+        ga = op_matmul(g, swap_last(cast_like(with_node(vals[1], e.src[1]), g)))
+    if needs(e, 1):
+        a = cast_like(with_node(vals[0], e.src[0]), g)
+        if a.v.ndim > 2 and vals[1] != NULL and vals[1].ndim == 2:  # a shared right factor: one product over all rows
+            gb = op_matmul(swap_last(rows_of(a)), rows_of(g))
+        else:
+            gb = op_matmul(swap_last(a), g)
+    if ga is not None:
+        w.push_tensor(e.src[0], ga, vals[0])
+    if gb is not None:
+        w.push_tensor(e.src[1], gb, vals[1])
+    return 0
+
+
+cdef Tensor rows_of(Tensor x):
+    """All leading axes as one."""
+    cdef int64_t shape[2]
+    shape[1] = x.v.shape[x.v.ndim - 1]
+    cdef int d
+    shape[0] = 1
+    for d in range(x.v.ndim - 1):
+        shape[0] *= x.v.shape[d]
+    return op_reshape(x, 2, shape)
+
+
+cdef Tensor cast_like(Tensor x, Tensor g):
+    return op_astype(x, g.v.dtype)

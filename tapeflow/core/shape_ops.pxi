@@ -1,0 +1,495 @@
+# Ops that move elements: views, casts, slices, concatenation, gather and scatter. Views share memory; nobody can tell.
+
+cdef int64_t as_index(object x, const char *op, str what) except? -1:
+    try:
+        return operator.index(x)
+    except TypeError:
+        raise errors.DTypeError(f"[{op.decode()}] {what} must be an int, got {type(x).__name__}.") from None
+    except OverflowError:
+        raise errors.ShapeError(f"[{op.decode()}] {what} {short(x)} does not fit 64 bits.") from None
+
+
+cdef int normal_axis(object axis, int ndim, const char *op) except -1:
+    """axis as 0 .. ndim-1."""
+    cdef int64_t a = as_index(axis, op, "axis")
+    if a < -ndim or a >= ndim:
+        raise errors.AxisError(f"[{op.decode()}] axis {a} is out of range for a tensor of {ndim} dimensions. "
+                               f"Use an axis from {-ndim} to {ndim - 1}." if ndim else
+                               f"[{op.decode()}] axis {a} is out of range: a 0-d tensor has no axes.")
+    return <int>(a + ndim if a < 0 else a)
+
+
+cdef int read_shape(object shape, int64_t *out, const char *op) except -1:
+    """A shape argument (an int or a sequence of ints, -1 allowed for the caller to judge) into out; returns ndim."""
+    cdef int i
+    cdef Tensor t
+    if isinstance(shape, Tensor):
+        t = shape
+        if t.v.ndim == 0:
+            shape = (shape,)
+    elif not isinstance(shape, (tuple, list)):
+        if hasattr(shape, "__index__"):
+            shape = (shape,)
+        elif not hasattr(shape, "__iter__") or isinstance(shape, (str, bytes, dict)):
+            raise errors.DTypeError(f"[{op.decode()}] a shape must be an int or a sequence of ints, got {type(shape).__name__}.")
+    shape = tuple(shape)
+    if len(shape) > TPF_MAX_NDIM:
+        raise errors.ShapeError(f"[{op.decode()}] {len(shape)} dimensions are more than the {TPF_MAX_NDIM} that a tensor can have.")
+    for i in range(len(shape)):
+        out[i] = as_index(shape[i], op, "a size")
+    return len(shape)
+
+
+cdef int check_sizes(int ndim, const int64_t *shape, const char *op) except -1:
+    cdef int d
+    for d in range(ndim):
+        if shape[d] < 0:
+            raise errors.ShapeError(f"[{op.decode()}] sizes must not be negative, got {tuple([shape[i] for i in range(ndim)])}.")
+    return 0
+
+
+cdef Tensor recorded1(int op, Tensor x, Value *y, int64_t *params):
+    """The tensor of y = op(x); y and params are taken over. Nothing of x is saved but, if it differs, its shape."""
+    cdef ThreadState *ts = thread_state()
+    cdef Entry *e = NULL
+    if wants_record(ts, x.node):
+        try:
+            e = record(ts, op, 1, &x.node, &x.v, y, 0)
+        except:
+            value_release(y)
+            free(params)
+            raise
+        e.params = params
+    else:
+        free(params)
+    return wrap(y, e)
+
+
+cdef Tensor op_identity(Tensor x):
+    return recorded1(OP_IDENTITY, x, value_share(x.v), NULL)
+
+
+cdef Tensor op_astype(Tensor x, int dtype):
+    if x.v.dtype == dtype:
+        return x
+    return recorded1(OP_ASTYPE, x, value_cast(x.v, dtype), NULL)
+
+
+# ---- reshape, permute, broadcast
+
+
+cdef Value *value_reshape(Value *x, int ndim, const int64_t *shape) except NULL:
+    """x's elements in C order under another shape of the same size; a view when x is contiguous."""
+    cdef Value *src = value_contiguous(x)
+    cdef Value *v
+    cdef int d
+    try:
+        v = value_view(src, ndim)
+    finally:
+        value_release(src)
+    for d in range(ndim):
+        v.shape[d] = shape[d]
+    v.size = x.size
+    set_contiguous_strides(v)
+    return v
+
+
+cdef Tensor op_reshape(Tensor x, int ndim, const int64_t *shape):
+    cdef int64_t wanted[64]
+    cdef int64_t known = 1
+    cdef int hole = -1
+    cdef int d
+    for d in range(ndim):
+        wanted[d] = shape[d]
+        if shape[d] == -1:
+            if hole >= 0:
+                raise errors.ShapeError("[reshape] only one size may be -1, to be worked out from the others.")
+            hole = d
+    if hole >= 0:
+        wanted[hole] = 1
+    check_sizes(ndim, wanted, "reshape")
+    known = checked_size(ndim, wanted, 1)
+    if hole >= 0 and known > 0 and x.v.size % known == 0:
+        wanted[hole] = x.v.size // known
+        known = x.v.size
+    if known != x.v.size or (hole >= 0 and checked_size(ndim, wanted, 1) != x.v.size):
+        raise errors.ShapeError(f"[reshape] cannot make shape {tuple([shape[d] for d in range(ndim)])} of the {x.v.size} elements "
+                                f"of shape {shape_of(x.v)}. The product of the sizes must be the number of elements.")
+    if hole >= 0 and checked_size(ndim, shape, 1) == 0:
+        raise errors.ShapeError(f"[reshape] the size for -1 is not determined in {tuple([shape[d] for d in range(ndim)])}: another "
+                                "size is 0. Name the size.")
+    return recorded1(OP_RESHAPE, x, value_reshape(x.v, ndim, wanted), NULL)
+
+
+cdef Tensor reshape_like(Tensor x, Value *like):
+    """x under like's shape (same size)."""
+    if same_shape(x.v, like):
+        return x
+    return recorded1(OP_RESHAPE, x, value_reshape(x.v, like.ndim, like.shape), NULL)
+
+
+cdef Tensor op_permute(Tensor x, const int *axes):
+    """Axis d of the result is axis axes[d] of x."""
+    cdef Value *v = value_view(x.v, x.v.ndim)
+    cdef int d
+    cdef int64_t *params = NULL
+    for d in range(v.ndim):
+        v.shape[d] = x.v.shape[axes[d]]
+        v.strides[d] = x.v.strides[axes[d]]
+    view_done(v)
+    if x.node != NULL:
+        try:
+            params = params_new(v.ndim)
+        except:
+            value_release(v)
+            raise
+        for d in range(v.ndim):
+            params[d + 1] = axes[d]
+    return recorded1(OP_PERMUTE_DIMS, x, v, params)
+
+
+cdef Tensor swap_last(Tensor x):
+    """x with its last two axes exchanged."""
+    cdef int axes[64]
+    cdef int d
+    for d in range(x.v.ndim):
+        axes[d] = d
+    axes[x.v.ndim - 1], axes[x.v.ndim - 2] = x.v.ndim - 2, x.v.ndim - 1
+    return op_permute(x, axes)
+
+
+cdef Tensor op_broadcast(Tensor x, int ndim, const int64_t *shape):
+    cdef int d, s
+    if ndim == x.v.ndim and memcmp(shape, x.v.shape, ndim * sizeof(int64_t)) == 0:
+        return x
+    for s in range(x.v.ndim):
+        d = s + ndim - x.v.ndim
+        if d < 0 or not (x.v.shape[s] == shape[d] or x.v.shape[s] == 1):
+            raise errors.ShapeError(f"[broadcast_to] shape {shape_of(x.v)} does not broadcast to {tuple([shape[i] for i in range(ndim)])}: "
+                                    "aligned from the right, sizes must be equal or 1.")
+    if checked_size(ndim, shape, 8) < 0:
+        raise errors.ShapeError(f"[broadcast_to] shape {tuple([shape[i] for i in range(ndim)])} has too many elements.")
+    return recorded1(OP_BROADCAST_TO, x, value_broadcast(x.v, ndim, shape), NULL)
+
+
+cdef Tensor sum_to(Tensor x, Value *like):
+    """x summed over what broadcasting stretched, and cast: like's shape and dtype."""
+    cdef uint64_t axes = 0
+    cdef int extra = x.v.ndim - like.ndim
+    cdef int d
+    for d in range(x.v.ndim):
+        if d < extra or (like.shape[d - extra] == 1 and x.v.shape[d] != 1):
+            axes |= <uint64_t>1 << d
+    if axes:
+        x = op_reduce(OP_SUM, x, axes, False, True)
+    return op_astype(reshape_like(x, like), like.dtype)
+
+
+# ---- windows: the elements that a basic index selects. params: ndim, then start, step, count, extent of each axis
+
+
+cdef Value *window_view(Value *x, const int64_t *params) except NULL:
+    """The window as a view with one axis for each axis of x."""
+    cdef Value *v = value_view(x, x.ndim)
+    cdef int d
+    for d in range(x.ndim):
+        if params[4 * d + 3] > 0:
+            v.data += params[4 * d + 1] * x.strides[d]
+        v.strides[d] = params[4 * d + 2] * x.strides[d]
+        v.shape[d] = params[4 * d + 3]
+    view_done(v)
+    return v
+
+
+cdef int64_t *params_copy(const int64_t *params) except NULL:
+    cdef int64_t *p = params_new(params[0])
+    memcpy(p, params, (params[0] + 1) * sizeof(int64_t))
+    return p
+
+
+cdef Tensor op_window(Tensor x, const int64_t *params, int ndim, const int64_t *shape, const int64_t *strides_from):
+    """x at a basic index. shape: of the result; strides_from[d]: the axis of x behind axis d, or -1 for a new one."""
+    cdef Value *w = window_view(x.v, params)
+    cdef Value *v
+    cdef int d
+    try:
+        v = value_view(w, ndim)
+        for d in range(ndim):
+            v.shape[d] = shape[d]
+            v.strides[d] = w.strides[strides_from[d]] if strides_from[d] >= 0 else 0
+        view_done(v)
+    finally:
+        value_release(w)
+    return recorded1(OP_GETITEM, x, v, params_copy(params) if x.node != NULL else NULL)
+
+
+cdef Tensor window_like(Tensor x, const int64_t *params, Value *like):
+    """x at a basic index, in like's shape (which differs from the window's by axes of size 1)."""
+    cdef Value *w = window_view(x.v, params)
+    cdef Value *v
+    try:
+        v = value_reshape(w, like.ndim, like.shape)
+    finally:
+        value_release(w)
+    return recorded1(OP_GETITEM, x, v, params_copy(params) if x.node != NULL else NULL)
+
+
+cdef int copy_into_window(Value *y, const int64_t *params, Value *src) except -1:
+    """y[window] = src, which has the window's shape up to axes of size 1, and y's dtype. y must be ours to write."""
+    cdef Value *w = window_view(y, params)
+    cdef Value *s = NULL
+    try:
+        s = value_reshape(src, w.ndim, w.shape) if not same_shape(src, w) else value_share(src)
+        tpf_copy(w.data, w.strides, s.data, s.strides, tpf_itemsize(y.dtype), w.ndim, w.shape)
+    finally:
+        value_release(w)
+        value_release(s)
+    return 0
+
+
+cdef Value *zeros_value(int ndim, const int64_t *shape, int dtype) except NULL:
+    cdef Value *v = value_new(ndim, shape, dtype)
+    memset(v.data, 0, v.size * tpf_itemsize(dtype))
+    return v
+
+
+cdef Tensor op_unslice(Tensor g, const int64_t *params):
+    """Zeros of the windowed tensor's shape with g in the window: the adjoint of op_window."""
+    cdef int64_t shape[64]
+    cdef int ndim = <int>(params[0] // 4)
+    cdef int d
+    cdef Value *y
+    for d in range(ndim):
+        shape[d] = params[4 * d + 4]
+    y = zeros_value(ndim, shape, g.v.dtype)
+    try:
+        copy_into_window(y, params, g.v)
+    except:
+        value_release(y)
+        raise
+    return recorded1(OP_UNSLICE, g, y, params_copy(params) if g.node != NULL else NULL)
+
+
+cdef Tensor op_assign(Tensor x, const int64_t *params, Tensor v, bint in_place):
+    """x with v, of the window's shape and x's dtype, in the window. in_place: x's memory may be written."""
+    cdef ThreadState *ts = thread_state()
+    cdef Value *y = value_share(x.v) if in_place else value_copy(x.v)
+    cdef Value *vals[2]
+    cdef Entry *nodes[2]
+    cdef Entry *e = NULL
+    try:
+        if wants_record(ts, x.node) or wants_record(ts, v.node):
+            vals[0], vals[1] = x.v, v.v
+            nodes[0], nodes[1] = x.node, v.node
+            e = record(ts, OP_ASSIGN, 2, nodes, vals, y, 0)
+            e.params = params_copy(params)
+        copy_into_window(y, params, v.v)
+    except:
+        value_release(y)
+        entry_release(e)
+        raise
+    return wrap(y, e)
+
+
+# ---- concat
+
+
+cdef Tensor op_concat(list parts, int axis):
+    """The tensors (same dtype, same shape but for axis) one after the other."""
+    cdef ThreadState *ts = thread_state()
+    cdef Tensor t = parts[0]
+    cdef Value *first = t.v
+    cdef Value *y
+    cdef Value *w
+    cdef int64_t shape[64]
+    cdef int64_t total = 0
+    cdef int64_t start = 0
+    cdef int d
+    cdef bint grad = False
+    cdef Entry *e
+    for t in parts:
+        total += t.v.shape[axis]
+        grad = grad or wants_record(ts, t.node)
+    for d in range(first.ndim):
+        shape[d] = first.shape[d]
+    shape[axis] = total
+    y = value_new(first.ndim, shape, first.dtype)
+    try:
+        for t in parts:
+            if t.v.size:
+                w = value_view(y, y.ndim)
+                for d in range(y.ndim):
+                    w.shape[d] = t.v.shape[d]
+                    w.strides[d] = y.strides[d]
+                w.data = y.data + start * y.strides[axis]
+                tpf_copy(w.data, w.strides, t.v.data, t.v.strides, tpf_itemsize(y.dtype), w.ndim, w.shape)
+                value_release(w)
+            start += t.v.shape[axis]
+        e = record_many(ts, OP_CONCAT, parts, y, axis) if grad else NULL
+    except:
+        value_release(y)
+        raise
+    return wrap(y, e)
+
+
+cdef Entry *record_many(ThreadState *ts, int op, list parts, Value *y, int axis) except NULL:
+    """An entry with any number of inputs; of each its shape is kept."""
+    cdef Entry *e = entry_new(ts, op, 0)
+    cdef Many *m
+    cdef Tensor t
+    cdef int n = len(parts)
+    try:
+        m = <Many *>calloc(1, sizeof(Many))
+        if m == NULL:
+            raise MemoryError()
+        e.many = m
+        m.src = <Entry **>calloc(n, sizeof(Entry *))
+        m.val = <Value **>calloc(n, sizeof(Value *))
+        if m.src == NULL or m.val == NULL:
+            raise MemoryError()
+        for t in parts:
+            m.val[m.n] = value_meta(t.v)
+            m.src[m.n] = t.node
+            if t.node != NULL:
+                entry_link(ts, e, t.node)
+            m.n += 1
+        e.params = params_new(1)
+        e.params[1] = axis
+        if not (ts.flags & T_GRAD and is_float(y.dtype)):
+            e.flags &= ~E_GRAD
+        if ts.flags & T_TAPE:
+            tape_note(ts, e, y)
+    except:
+        entry_release(e)
+        raise
+    return e
+
+
+cdef Tensor narrow(Tensor x, int axis, int64_t start, int64_t count):
+    """x[..., start:start+count, ...] along axis."""
+    cdef int64_t params[257]
+    cdef int64_t axes[64]
+    cdef int64_t shape[64]
+    cdef int d
+    params[0] = 4 * x.v.ndim
+    for d in range(x.v.ndim):
+        params[4 * d + 1] = start if d == axis else 0
+        params[4 * d + 2] = 1
+        params[4 * d + 3] = shape[d] = count if d == axis else x.v.shape[d]
+        params[4 * d + 4] = x.v.shape[d]
+        axes[d] = d
+    return op_window(x, params, x.v.ndim, shape, axes)
+
+
+# ---- gather and scatter
+
+
+cdef Tensor checked_indices(object indices, int64_t extent, int axis, const char *op):
+    """indices as a contiguous int64 tensor of values 0 .. extent-1."""
+    cdef Tensor t = as_tensor(indices)
+    cdef Value *raw
+    cdef Value *out
+    cdef int64_t bad
+    if t.v.size == 0 and not isinstance(indices, Tensor) and is_float(t.v.dtype):
+        t = op_astype(t, TPF_INT64)  # an empty list says nothing about its dtype
+    if is_float(t.v.dtype) or t.v.dtype == TPF_BOOL:
+        raise errors.DTypeError(f"[{op.decode()}] indices must be integers, got dtype {dtype_name(t.v.dtype)}. Use .astype('int64').")
+    raw = value_contiguous(t.v)
+    try:
+        out = value_new(raw.ndim, raw.shape, TPF_INT64)
+        bad = tpf_normalise_indices(<int64_t *>out.data, raw.data, raw.dtype, raw.size, extent)
+        if bad >= 0:
+            value_release(out)
+            index = (<Tensor>wrap(value_reshape(raw, 1, &raw.size), NULL)).tolist()[bad]
+            raise errors.TensorIndexError(f"[{op.decode()}] index {index} is out of range for axis {axis} of size {extent}.")
+    finally:
+        value_release(raw)
+    return wrap(out, NULL)
+
+
+cdef void around_axis(Value *x, int axis, int64_t *outer, int64_t *inner) noexcept:
+    """The products of the extents before and after axis."""
+    cdef int d
+    outer[0] = 1
+    inner[0] = 1
+    for d in range(x.ndim):
+        if d < axis:
+            outer[0] *= x.shape[d]
+        elif d > axis:
+            inner[0] *= x.shape[d]
+
+
+cdef Tensor op_take(Tensor x, Tensor idx, int axis):
+    """x at idx (checked) along axis."""
+    cdef ThreadState *ts = thread_state()
+    cdef int64_t shape[64]
+    cdef int64_t outer, inner
+    cdef int ndim = x.v.ndim - 1 + idx.v.ndim
+    cdef int d
+    cdef Value *src
+    cdef Value *y
+    cdef Entry *e = NULL
+    cdef Value *vals[2]
+    cdef Entry *nodes[2]
+    if ndim > TPF_MAX_NDIM:
+        raise errors.ShapeError(f"[take] the result would have {ndim} dimensions, more than {TPF_MAX_NDIM}.")
+    for d in range(ndim):
+        shape[d] = (x.v.shape[d] if d < axis else idx.v.shape[d - axis] if d < axis + idx.v.ndim
+                    else x.v.shape[d - idx.v.ndim + 1])
+    around_axis(x.v, axis, &outer, &inner)
+    src = value_contiguous(x.v)
+    try:
+        y = value_new(ndim, shape, x.v.dtype)
+        if y.size:
+            tpf_take(y.data, src.data, <int64_t *>idx.v.data, outer, x.v.shape[axis], idx.v.size,
+                     inner * tpf_itemsize(x.v.dtype))
+    finally:
+        value_release(src)
+    if wants_record(ts, x.node):
+        vals[0], vals[1] = x.v, idx.v
+        nodes[0], nodes[1] = x.node, NULL
+        try:
+            e = record(ts, OP_TAKE, 2, nodes, vals, y, SAVE_B)
+            e.params = params_new(1)
+        except:
+            value_release(y)
+            entry_release(e)
+            raise
+        e.params[1] = axis
+    return wrap(y, e)
+
+
+cdef int scatter_into(Value *y, Value *idx, Value *updates, int axis) except -1:
+    """y[..., idx[k], ...] += updates[..., k, ...] in the order of k; y is ours to write and contiguous."""
+    cdef int64_t outer, inner
+    cdef Value *src = value_contiguous(updates)
+    around_axis(y, axis, &outer, &inner)
+    if src.size:
+        kernels.scatter_add[y.dtype](y.data, <int64_t *>idx.data, src.data, outer, y.shape[axis], idx.size, inner)
+    value_release(src)
+    return 0
+
+
+cdef Tensor op_scatter_add(Tensor x, Tensor idx, Tensor updates, int axis):
+    """x with updates (of take's shape, x's dtype) added at idx (checked) along axis."""
+    cdef ThreadState *ts = thread_state()
+    cdef Value *y
+    cdef Value *vals[3]
+    cdef Entry *nodes[3]
+    cdef Entry *e = NULL
+    if kernels.scatter_add[x.v.dtype] == NULL:
+        raise errors.DTypeError(f"[scatter_add] is not defined for dtype {dtype_name(x.v.dtype)}. Cast with .astype first.")
+    y = value_copy(x.v)
+    try:
+        scatter_into(y, idx.v, updates.v, axis)
+        if wants_record(ts, x.node) or wants_record(ts, updates.node):
+            vals[0], vals[1], vals[2] = x.v, idx.v, updates.v
+            nodes[0], nodes[1], nodes[2] = x.node, NULL, updates.node
+            e = record(ts, OP_SCATTER_ADD, 3, nodes, vals, y, SAVE_B)
+            e.params = params_new(1)
+            e.params[1] = axis
+    except:
+        value_release(y)
+        entry_release(e)
+        raise
+    return wrap(y, e)

@@ -1,0 +1,562 @@
+# The Wengert list: entries in chunks, the thread's record, and what an op leaves behind.
+#
+# - An entry's number is larger than its inputs' numbers, on whatever thread they were made: numbers are a
+#   topological order, so backward sorts nothing.
+# - Entries are owned by references: by the tensor that is their result, by the entries that read it, by open tapes and
+#   by a walk that has a cotangent for them. The last one to let go frees what was saved, at once, without recursion.
+# - A leaf (a tensor that requires grad and was not computed) is an entry too, but lives outside of the chunks.
+
+cdef enum:
+    CHUNK = 64                   # entries of a chunk: one word of pending bits
+    CHUNKS_KEPT = 64
+    # flags of a thread
+    T_GRAD = 1                   # grad mode
+    T_TAPE = 2                   # a `with Tape()` is open: everything is recorded
+    # flags of an entry
+    E_GRAD = 1                   # something behind it requires grad
+    E_FREED = 2                  # a backward without retain_graph went through it
+    E_WATCHED = 4                # hooks, retain_grad or a source of a running walk: look before going on
+    E_LEAF = 8
+    # which values an entry saves
+    SAVE_A = 1
+    SAVE_B = 2
+    SAVE_C = 4
+    SAVE_Y = 8
+
+cdef struct Entry:
+    int64_t number
+    int64_t refs
+    int opcode
+    int nin
+    int flags
+    int slot
+    Chunk *chunk                 # NULL for a leaf
+    Entry *src[3]                # the entries of the inputs; NULL: a constant
+    Value *val[4]                # a b c y as far as they are saved; meta where only the shape is needed
+    int64_t *params              # integers that the op needs: params[0] of them follow
+    Many *many                   # the inputs where there are more than three
+    PyObject *tensor             # borrowed: the leaf's tensor, or the one that retains its grad
+    PyObject *hooks              # owned list of callables, or NULL
+    void *link                   # a leaf's cells; when dead: the next to be freed
+
+cdef struct Many:
+    int n
+    Entry **src
+    Value **val
+
+cdef struct Chunk:
+    int live
+    int fill
+    bint current                 # some thread still appends to it
+    Chunk *next                  # in the free list
+    Cell *cells                  # pending cotangents of the walks that are under way
+    Entry entries[64]
+
+cdef struct ThreadState:
+    int flags
+    int64_t next                 # the next entry number
+    int64_t lowest               # the smallest number of a differentiable entry read since the innermost tp.grad began
+    Chunk *chunk
+    PyObject *tapes              # borrowed: list of the open Tape windows of this thread
+
+cdef Chunk *chunk_free = NULL
+cdef int chunks_kept = 0
+cdef Entry *leaf_free = NULL
+cdef int64_t leaves_kept = 0
+cdef int64_t entries_alive = 0
+
+
+cdef class _ThreadRecord:
+    """Owns a thread's ThreadState; dies with the thread."""
+    cdef ThreadState *ts
+    cdef list tapes
+
+    def __dealloc__(self):
+        if self.ts != NULL:
+            if tpf_get_thread() == self.ts:
+                tpf_set_thread(NULL)
+            if self.ts.chunk != NULL:
+                chunk_leave(self.ts.chunk)
+            free(self.ts)
+
+
+cdef object _records = threading.local()
+
+
+cdef ThreadState *thread_new() except NULL:
+    cdef _ThreadRecord record = _ThreadRecord.__new__(_ThreadRecord)
+    cdef ThreadState *ts = <ThreadState *>calloc(1, sizeof(ThreadState))
+    if ts == NULL:
+        raise MemoryError()
+    ts.flags = T_GRAD
+    ts.next = 1
+    record.ts = ts
+    record.tapes = []
+    ts.tapes = <PyObject *>record.tapes
+    _records.record = record
+    tpf_set_thread(ts)
+    return ts
+
+
+cdef inline ThreadState *thread_state() except NULL:
+    cdef ThreadState *ts = <ThreadState *>tpf_get_thread()
+    if ts == NULL:
+        return thread_new()
+    return ts
+
+
+# ---- chunks and entries
+
+
+cdef void chunk_drop(Chunk *c) noexcept:
+    global chunk_free, chunks_kept
+    if chunks_kept < CHUNKS_KEPT and POOLED:
+        c.next = chunk_free
+        chunk_free = c
+        chunks_kept += 1
+    else:
+        free(c)
+
+
+cdef void chunk_leave(Chunk *c) noexcept:
+    """No thread appends to c any more."""
+    c.current = False
+    if c.live == 0:
+        chunk_drop(c)
+
+
+cdef Chunk *chunk_new() except NULL:
+    global chunk_free, chunks_kept
+    cdef Chunk *c = chunk_free
+    if c != NULL:
+        chunk_free = c.next
+        chunks_kept -= 1
+    else:
+        c = <Chunk *>malloc(sizeof(Chunk))
+        if c == NULL:
+            raise MemoryError()
+    c.live = 0
+    c.fill = 0
+    c.current = True
+    c.cells = NULL
+    return c
+
+
+cdef inline void entry_clear(Entry *e) noexcept:
+    e.refs = 1
+    e.flags = 0
+    e.src[0] = e.src[1] = e.src[2] = NULL
+    e.val[0] = e.val[1] = e.val[2] = e.val[3] = NULL
+    e.params = NULL
+    e.many = NULL
+    e.tensor = NULL
+    e.hooks = NULL
+    e.link = NULL
+
+
+cdef inline Entry *entry_new(ThreadState *ts, int opcode, int nin) except NULL:
+    """The next entry of the thread's list, with one owner; its number is set by entry_link."""
+    global entries_alive
+    cdef Chunk *c = ts.chunk
+    cdef Entry *e
+    if c == NULL or c.fill == CHUNK:
+        if c != NULL:
+            ts.chunk = NULL
+            chunk_leave(c)
+        c = ts.chunk = chunk_new()
+    e = &c.entries[c.fill]
+    e.slot = c.fill
+    e.chunk = c
+    c.fill += 1
+    c.live += 1
+    entries_alive += 1
+    e.opcode = opcode
+    e.nin = nin
+    e.number = ts.next
+    ts.next += 1
+    entry_clear(e)
+    return e
+
+
+cdef inline void entry_link(ThreadState *ts, Entry *e, Entry *src) noexcept:
+    """Count src as an input of e: ownership, number, requires grad."""
+    src.refs += 1
+    if src.number >= e.number:
+        e.number = src.number + 1
+        ts.next = e.number + 1
+    if src.flags & E_GRAD:
+        e.flags |= E_GRAD
+        if src.number < ts.lowest:
+            ts.lowest = src.number
+
+
+cdef Entry *leaf_new(ThreadState *ts, PyObject *tensor) except NULL:
+    global leaf_free, leaves_kept, entries_alive
+    cdef Entry *e = leaf_free
+    if e != NULL:
+        leaf_free = <Entry *>e.link
+        leaves_kept -= 1
+    else:
+        e = <Entry *>malloc(sizeof(Entry))
+        if e == NULL:
+            raise MemoryError()
+    entries_alive += 1
+    e.opcode = OP_LEAF
+    e.nin = 0
+    e.slot = 0
+    e.chunk = NULL
+    entry_clear(e)
+    e.flags = E_GRAD | E_LEAF
+    e.tensor = tensor
+    e.number = ts.next
+    ts.next += 1
+    return e
+
+
+cdef void entry_drop_values(Entry *e) noexcept:
+    cdef int i
+    for i in range(4):
+        if e.val[i] != NULL:
+            value_release(e.val[i])
+            e.val[i] = NULL
+
+
+cdef void entry_drop_many(Entry *e) noexcept:
+    """Let go of a side table whose entries were taken care of."""
+    cdef Many *m = e.many
+    cdef int i
+    e.many = NULL
+    for i in range(m.n):
+        value_release(m.val[i])
+    free(m.src)
+    free(m.val)
+    free(m)
+
+
+cdef void entry_retire(Entry *e) noexcept:
+    """Give the slot of a dead entry back."""
+    global leaf_free, leaves_kept, entries_alive
+    cdef Chunk *c = e.chunk
+    entries_alive -= 1
+    if c == NULL:
+        if leaves_kept < 1024 and POOLED:
+            e.link = leaf_free
+            leaf_free = e
+            leaves_kept += 1
+        else:
+            free(e)
+        return
+    c.live -= 1
+    if c.live == 0:
+        if c.current:
+            c.fill = 0           # nothing in it is alive: fill it again, it is warm
+        else:
+            chunk_drop(c)
+
+
+cdef void entry_free(Entry *e) noexcept:
+    """Free e and, without recursion, whatever only it kept alive."""
+    cdef Entry *todo = e
+    cdef Entry *src
+    cdef PyObject *hooks
+    cdef int i
+    e.link = NULL
+    while todo != NULL:
+        e = todo
+        todo = <Entry *>e.link
+        entry_drop_values(e)
+        for i in range(3):
+            src = e.src[i]
+            if src != NULL:
+                src.refs -= 1
+                if src.refs == 0:
+                    src.link = todo
+                    todo = src
+        if e.many != NULL:
+            for i in range(e.many.n):
+                src = e.many.src[i]
+                if src != NULL:
+                    src.refs -= 1
+                    if src.refs == 0:
+                        src.link = todo
+                        todo = src
+            entry_drop_many(e)
+        if e.params != NULL:
+            free(e.params)
+        hooks = e.hooks
+        entry_retire(e)
+        Py_XDECREF(hooks)
+
+
+cdef inline void entry_release(Entry *e) noexcept:
+    if e != NULL:
+        e.refs -= 1
+        if e.refs == 0:
+            entry_free(e)
+
+
+cdef int64_t *params_new(int64_t n) except NULL:
+    cdef int64_t *p = <int64_t *>malloc((n + 1) * sizeof(int64_t))
+    if p == NULL:
+        raise MemoryError()
+    p[0] = n
+    return p
+
+
+cdef inline bint wants_record(ThreadState *ts, Entry *node) noexcept:
+    """Would an op with this one recorded (or NULL) input be recorded?"""
+    return (ts.flags & T_TAPE) or (node != NULL and (node.flags & E_GRAD) and (ts.flags & T_GRAD))
+
+
+cdef Entry *record(ThreadState *ts, int opcode, int nin, Entry **nodes, Value **vals, Value *y,
+                   int saves) except NULL:
+    """Append an entry for y = op(vals). An input that is not saved but whose shape or dtype differs from y's leaves
+    its shape and dtype, so that backward can sum and cast its cotangent back."""
+    cdef Entry *e = entry_new(ts, opcode, nin)
+    cdef int i
+    cdef Value *v
+    for i in range(nin):
+        if nodes[i] != NULL:
+            e.src[i] = nodes[i]
+            entry_link(ts, e, nodes[i])
+    if not ts.flags & T_GRAD:
+        e.flags &= ~E_GRAD
+    if e.flags & E_GRAD:
+        for i in range(nin):
+            v = vals[i]
+            if saves >> i & 1:
+                e.val[i] = value_share(v)
+            elif nodes[i] != NULL and not (v.dtype == y.dtype and same_shape(v, y)):
+                try:
+                    e.val[i] = value_meta(v)
+                except:
+                    entry_release(e)
+                    raise
+        if saves & SAVE_Y:
+            e.val[3] = value_share(y)
+    if ts.flags & T_TAPE:
+        try:
+            tape_note(ts, e, y)
+        except:
+            entry_release(e)
+            raise
+    return e
+
+
+cdef int tape_note(ThreadState *ts, Entry *e, Value *y) except -1:
+    cdef Tape tape
+    for tape in <list>ts.tapes:
+        tape.note(e, y)
+    return 0
+
+
+# ---- the window
+
+
+cdef class Tape:
+    """Record everything in a `with` block; gradients of what was recorded do not accumulate.
+
+    Parameters
+    ----------
+    persistent : bool
+        Allow more than one call of `gradient`.
+    watch : tensors, optional
+        Tensors that do not require grad but shall be differentiated. Leaves that require grad are watched by themselves.
+
+    >>> import tapeflow as tp
+    >>> x = tp.tensor(3.0)
+    >>> with tp.Tape(watch=[x]) as tape:
+    ...     y = x * x
+    >>> float(tape.gradient(y, x))
+    6.0
+    """
+    cdef bint persistent
+    cdef bint used
+    cdef bint open
+    cdef int paused
+    cdef int64_t n, room
+    cdef Entry **items
+    cdef Value **metas
+    cdef dict watched            # id -> (tensor, the Node that watching gave it, or None where it had one)
+
+    def __init__(self, persistent=False, watch=()):
+        self.persistent = persistent
+        self.watched = {}
+        for x in ((watch,) if isinstance(watch, Tensor) else watch):
+            self.watch(x)
+
+    def __dealloc__(self):
+        self.forget()
+
+    cdef void forget(self) noexcept:
+        cdef int64_t i
+        cdef int64_t n = self.n
+        self.n = 0
+        for i in range(n):
+            entry_release(self.items[i])
+            value_release(self.metas[i])
+        free(self.items)
+        free(self.metas)
+        self.items = NULL
+        self.metas = NULL
+        self.room = 0
+
+    cdef int note(self, Entry *e, Value *y) except -1:
+        cdef int64_t room
+        cdef void *items
+        cdef void *metas
+        if self.paused:
+            return 0
+        if self.n == self.room:
+            room = 64 if self.room == 0 else 2 * self.room
+            items = realloc(self.items, room * sizeof(Entry *))
+            if items == NULL:
+                raise MemoryError()
+            self.items = <Entry **>items
+            metas = realloc(self.metas, room * sizeof(Value *))
+            if metas == NULL:
+                raise MemoryError()
+            self.metas = <Value **>metas
+            self.room = room
+        self.metas[self.n] = value_meta(y)
+        e.refs += 1
+        self.items[self.n] = e
+        self.n += 1
+        return 0
+
+    def __enter__(self):
+        cdef ThreadState *ts = thread_state()
+        if self.open or self.n:
+            raise errors.TapeError("[Tape] this tape was already opened: a tape records one `with` block. Make a new Tape.")
+        (<list>ts.tapes).append(self)
+        ts.flags |= T_TAPE
+        self.open = True
+        return self
+
+    def __exit__(self, *exc):
+        cdef ThreadState *ts = thread_state()
+        cdef list tapes = <list>ts.tapes
+        self.open = False
+        if self in tapes:
+            tapes.remove(self)
+        if not tapes:
+            ts.flags &= ~T_TAPE
+        for tensor, node in self.watched.values():
+            if node is not None:
+                unwatch(tensor, node)
+        return None
+
+    def watch(self, tensor):
+        """Differentiate with respect to this tensor, too, from here on. Integer and bool tensors: DTypeError."""
+        cdef Tensor t
+        cdef ThreadState *ts = thread_state()
+        if not isinstance(tensor, Tensor):
+            raise errors.TapeError(f"[Tape.watch] expected a Tensor, got {type(tensor).__name__}. Use tp.tensor(...) first.")
+        t = tensor
+        if not is_float(t.v.dtype):
+            raise errors.DTypeError(f"[Tape.watch] cannot differentiate with respect to a tensor of dtype {dtype_name(t.v.dtype)}. "
+                                    "Use a float32 or float64 tensor.")
+        if t.node != NULL and t.node.flags & E_GRAD:
+            self.watched.setdefault(id(t), (t, None))
+            return
+        entry_release(t.node)
+        t.node = NULL
+        t.node = leaf_new(ts, <PyObject *>t)
+        self.watched[id(t)] = (t, node_of(t))
+
+    @contextlib.contextmanager
+    def stop_recording(self):
+        """A context in which this tape takes no notes and nothing is recorded for gradients."""
+        cdef ThreadState *ts = thread_state()
+        cdef int flags = ts.flags
+        self.paused += 1
+        ts.flags &= ~(T_GRAD | T_TAPE)
+        try:
+            yield
+        finally:
+            self.paused -= 1
+            ts = thread_state()
+            ts.flags = flags
+
+    def gradient(self, target, sources, output_gradients=None, unconnected="none"):
+        """The gradients of target with respect to sources, in the structure of sources; nothing is accumulated.
+
+        Parameters
+        ----------
+        target : Tensor, or nested containers of them
+            Float tensors; the gradients of several are added. A target that is not a scalar is seeded with ones.
+        sources : Tensor, or nested tuples, lists and dicts of them
+        output_gradients : same structure as target, optional
+            The cotangents to begin with.
+        unconnected : "none" or "zero"
+            What stands for a source that target does not depend on.
+        """
+        if self.used and not self.persistent:
+            raise errors.TapeError("[Tape.gradient] this tape was used already and is not persistent. "
+                                   "Make it with Tape(persistent=True) to take more than one gradient.")
+        if unconnected not in ("none", "zero"):
+            raise errors.TapeError(f"[Tape.gradient] unconnected must be 'none' or 'zero', got {unconnected!r}.")
+        cdef bint outer = any([tape is not self or self.persistent for tape in <list>thread_state().tapes])
+        result = _trees.tape_gradient(target, sources, output_gradients, unconnected, outer, self.source_node)
+        self.used = True
+        if not self.persistent:
+            self.forget()
+        return result
+
+    def source_node(self, Tensor t):
+        """The Node of a source: the one that watch gave it, or its own."""
+        watched = self.watched.get(id(t))
+        return watched[1] if watched is not None and watched[1] is not None else node_of(t)
+
+    def __len__(self):
+        return self.n
+
+    def __repr__(self):
+        return "\n".join([f"Tape of {self.n} entries"] + [self._line(i) for i in range(self.n)])
+
+    def _line(self, int64_t i):
+        cdef Entry *e = self.items[i]
+        cdef int k
+        cdef int nin = e.nin if e.many == NULL else e.many.n
+        cdef Entry *src
+        cdef list args = []
+        for k in range(nin):
+            src = e.src[k] if e.many == NULL else e.many.src[k]
+            args.append("const" if src == NULL else f"%{src.number}")
+        freed = "  (freed)" if e.flags & E_FREED else ""
+        return (f"%{e.number} = {tpf_op_name[e.opcode].decode()}({', '.join(args)})  "
+                f"{dtype_name(self.metas[i].dtype)}{list(shape_of(self.metas[i]))}{freed}")
+
+
+cdef class Node:
+    """A tensor's place on the tape, held from Python."""
+    cdef Entry *e
+
+    def __dealloc__(self):
+        entry_release(self.e)
+
+
+cdef Node node_of(Tensor t):
+    """The Node of t, or None when t is not recorded."""
+    cdef Node node
+    if t.node == NULL:
+        return None
+    node = Node.__new__(Node)
+    t.node.refs += 1
+    node.e = t.node
+    return node
+
+
+cdef int unwatch(Tensor t, Node node) except -1:
+    """Take the leaf that Tape.watch made away from t; the tape finds it through its own Node."""
+    cdef Entry *e = t.node
+    if e == node.e:
+        t.node = NULL
+        e.tensor = NULL
+        entry_release(e)
+    return 0
+
+
+def entries_in_use():
+    """The number of tape entries that are alive in the process (for tests)."""
+    return entries_alive

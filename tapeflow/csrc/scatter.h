@@ -1,0 +1,105 @@
+/* tpf_scatter_add: y[o, idx[k], :] += src[o, k, :] for k ascending, in the dtype of y.
+
+   Deterministic for every number of threads: work is split over parts of y that one thread owns
+   (outer, then columns of inner, then target rows), and each thread goes through k in order, so every
+   element of y sees the same additions in the same order. Integers wrap. This file includes itself once per dtype. */
+#ifndef TPF_SC_T
+
+#define TPF_SC_PARALLEL 262144 /* elements of src from which threads pay */
+#define TPF_SC_COLUMNS 32      /* columns are shared out in multiples of this: whole cache lines */
+
+typedef struct {
+    void *y;
+    const int64_t *idx;
+    const void *src;
+    int64_t outer, n, m, inner, parts;
+} tpf_scatter_job;
+
+#define TPF_SC_T uint8_t
+#define TPF_SC(name) name##_u8
+#include "scatter.h"
+#undef TPF_SC_T
+#undef TPF_SC
+#define TPF_SC_T uint32_t
+#define TPF_SC(name) name##_i32
+#include "scatter.h"
+#undef TPF_SC_T
+#undef TPF_SC
+#define TPF_SC_T uint64_t
+#define TPF_SC(name) name##_i64
+#include "scatter.h"
+#undef TPF_SC_T
+#undef TPF_SC
+#define TPF_SC_T float
+#define TPF_SC(name) name##_f32
+#include "scatter.h"
+#undef TPF_SC_T
+#undef TPF_SC
+#define TPF_SC_T double
+#define TPF_SC(name) name##_f64
+#include "scatter.h"
+#undef TPF_SC_T
+#undef TPF_SC
+
+#else /* ---- the body, once per dtype ---- */
+
+/* Columns from .. to of every row whose target is in low .. high. */
+TPF_INLINE void TPF_SC(tpf_sc_rows)(TPF_SC_T *y, const int64_t *idx, const TPF_SC_T *src, int64_t m,
+                                    int64_t inner, int64_t from, int64_t to, int64_t low, int64_t high) {
+    const int64_t count = to - from;
+    for (int64_t k = 0; k < m; k++) {
+        if (idx[k] < low || idx[k] >= high) continue;
+        TPF_SC_T *to_row = y + idx[k] * inner + from;
+        const TPF_SC_T *from_row = src + k * inner + from;
+        TPF_IVDEP for (int64_t j = 0; j < count; j++) to_row[j] = (TPF_SC_T)(to_row[j] + from_row[j]);
+    }
+}
+
+static void TPF_SC(tpf_sc_outer)(void *ctx, int64_t begin, int64_t end) {
+    const tpf_scatter_job *job = ctx;
+    const int64_t *idx = job->idx;
+    for (int64_t o = begin; o < end; o++) {
+        TPF_SC_T *y = (TPF_SC_T *)job->y + o * job->n * job->inner;
+        const TPF_SC_T *src = (const TPF_SC_T *)job->src + o * job->m * job->inner;
+        if (job->inner == 1)
+            for (int64_t k = 0; k < job->m; k++) y[idx[k]] = (TPF_SC_T)(y[idx[k]] + src[k]);
+        else
+            TPF_SC(tpf_sc_rows)(y, idx, src, job->m, job->inner, 0, job->inner, 0, job->n);
+    }
+}
+
+static void TPF_SC(tpf_sc_columns)(void *ctx, int64_t begin, int64_t end) {
+    const tpf_scatter_job *job = ctx;
+    for (int64_t o = 0; o < job->outer; o++)
+        TPF_SC(tpf_sc_rows)((TPF_SC_T *)job->y + o * job->n * job->inner, job->idx,
+                            (const TPF_SC_T *)job->src + o * job->m * job->inner, job->m, job->inner,
+                            begin, end, 0, job->n);
+}
+
+static void TPF_SC(tpf_sc_targets)(void *ctx, int64_t begin, int64_t end) {
+    const tpf_scatter_job *job = ctx;
+    const int64_t size = (job->n + job->parts - 1) / job->parts;
+    for (int64_t o = 0; o < job->outer; o++)
+        TPF_SC(tpf_sc_rows)((TPF_SC_T *)job->y + o * job->n * job->inner, job->idx,
+                            (const TPF_SC_T *)job->src + o * job->m * job->inner, job->m, job->inner,
+                            0, job->inner, begin * size, end * size);
+}
+
+static void TPF_SC(tpf_scatter_add)(void *y, const int64_t *idx, const void *src, int64_t outer,
+                                    int64_t n, int64_t m, int64_t inner) {
+    const int threads = tpf_get_num_threads();
+    tpf_scatter_job job = {y, idx, src, outer, n, m, inner, threads};
+    if (threads < 2 || outer * m * inner < TPF_SC_PARALLEL)
+        TPF_SC(tpf_sc_outer)(&job, 0, outer);
+    else if (outer >= 2 * threads)
+        tpf_parallel(TPF_SC(tpf_sc_outer), &job, outer, (outer + 4 * threads - 1) / (4 * threads));
+    else if (inner >= TPF_SC_COLUMNS * threads)
+        tpf_parallel(TPF_SC(tpf_sc_columns), &job, inner,
+                     (inner / threads + TPF_SC_COLUMNS - 1) / TPF_SC_COLUMNS * TPF_SC_COLUMNS);
+    else if (inner >= 8 && n >= threads) /* every thread reads all of idx: short rows would not pay */
+        tpf_parallel(TPF_SC(tpf_sc_targets), &job, threads, 1);
+    else
+        TPF_SC(tpf_sc_outer)(&job, 0, outer);
+}
+
+#endif

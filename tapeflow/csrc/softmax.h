@@ -1,0 +1,286 @@
+/* softmax, log_softmax, logsumexp and cross_entropy over the last axis, for float32 and float64.
+   This file includes itself once per dtype with TPF_SM_T set.
+
+   A row's sum is taken in TPF_SM_LANES double lanes (element j goes to lane j % TPF_SM_LANES, in
+   ascending order) joined by one fixed tree, and the loss by a tree that depends on (rows, n) alone: the
+   bits do not depend on vectors, blocks or threads. The lanes are also what lets the maximum and the sum
+   vectorise without -ffast-math. Rows are taken in groups of about TPF_SM_BUFFER elements, so that
+   exp runs over one long loop when rows are short, and over data in L1 when they are long.
+
+   Special values: softmax follows exp(x - max) * (1 / sum) to the letter (a row of -inf or with +inf
+   gives NaN). The others use the maximum only where it is finite, so logsumexp of an empty or all -inf row
+   is -inf, with +inf it is +inf, and NaN wins everywhere: it is skipped by the maximum and comes back
+   through the sum. */
+#ifndef TPF_SM_T
+
+#include <string.h>
+
+#define TPF_SM_LANES 16
+#define TPF_SM_BUFFER 2048
+#define TPF_SM_GROUP 64        /* most rows in a group */
+#define TPF_SM_PARALLEL 65536  /* elements from which threads pay */
+#define TPF_SM_GRAIN 32768     /* elements a thread takes at a time */
+#define TPF_SM_MAX_BLOCKS 256
+
+/* Joins the lanes pairwise; destroys them. */
+TPF_INLINE double tpf_sm_join(double *lane) {
+    for (int width = TPF_SM_LANES / 2; width > 0; width /= 2)
+        for (int l = 0; l < width; l++) lane[l] += lane[l + width];
+    return lane[0];
+}
+
+/* The sum of v[0..n) by halves; n <= TPF_SM_MAX_BLOCKS; destroys v. */
+static double tpf_sm_pairwise(double *v, int64_t n) {
+    while (n > 1) {
+        int64_t half = (n + 1) / 2;
+        for (int64_t i = 0; i + half < n; i++) v[i] += v[i + half];
+        n = half;
+    }
+    return n ? v[0] : 0.0;
+}
+
+/* Calls fn over the rows, on several threads where that pays. */
+static void tpf_sm_over_rows(tpf_range fn, void *job, int64_t rows, int64_t n) {
+    int64_t grain = rows;
+    if (n > 0 && rows > TPF_SM_PARALLEL / n) {
+        grain = TPF_SM_GRAIN / n;
+        if (grain < 1) grain = 1;
+    }
+    tpf_parallel(fn, job, rows, grain);
+}
+
+/* Rows that go into one group. */
+TPF_INLINE int64_t tpf_sm_group(int64_t n) {
+    int64_t group = n > 0 ? TPF_SM_BUFFER / n : TPF_SM_GROUP;
+    return group < 1 ? 1 : group > TPF_SM_GROUP ? TPF_SM_GROUP : group;
+}
+
+enum { TPF_SM_SOFTMAX, TPF_SM_LOG_SOFTMAX, TPF_SM_LOGSUMEXP };
+
+typedef struct {
+    void *y;
+    const void *x, *g, *lse;
+    const int64_t *labels;
+    double *partial;
+    int64_t rows, n, block;
+    int kind;
+} tpf_sm_job;
+
+#define TPF_SM_T float
+#define TPF_SM(name) name##_f32
+#include "softmax.h"
+#undef TPF_SM_T
+#undef TPF_SM
+#define TPF_SM_T double
+#define TPF_SM(name) name##_f64
+#include "softmax.h"
+#undef TPF_SM_T
+#undef TPF_SM
+
+#else /* ---- the body, once per dtype ---- */
+
+/* The largest element that is not NaN; -inf for an empty row. */
+TPF_INLINE TPF_SM_T TPF_SM(tpf_sm_max)(const TPF_SM_T *x, int64_t n) {
+    TPF_SM_T most = -(TPF_SM_T)INFINITY;
+    int64_t i = 0;
+    if (n >= 64) {
+        TPF_SM_T lane[64];
+        for (int l = 0; l < 64; l++) lane[l] = x[l];
+        for (int l = 0; l < 64; l++) lane[l] = lane[l] == lane[l] ? lane[l] : most;
+        for (i = 64; i + 64 <= n; i += 64)
+            for (int l = 0; l < 64; l++) lane[l] = x[i + l] > lane[l] ? x[i + l] : lane[l];
+        for (int width = 32; width > 0; width /= 2)
+            for (int l = 0; l < width; l++)
+                lane[l] = lane[l + width] > lane[l] ? lane[l + width] : lane[l];
+        most = lane[0];
+    }
+    for (; i < n; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+/* Adds e[0..n) into the lanes; the first element goes to lane 0. */
+TPF_INLINE void TPF_SM(tpf_sm_add)(double *lane, const TPF_SM_T *e, int64_t n) {
+    int64_t i = 0;
+    for (; i + TPF_SM_LANES <= n; i += TPF_SM_LANES)
+        for (int l = 0; l < TPF_SM_LANES; l++) lane[l] += (double)e[i + l];
+    for (int l = 0; i + l < n; l++) lane[l] += (double)e[i + l];
+}
+
+/* e = exp(x - shift[r]) over the rows of a group, kept when e is not NULL; sum[r] over each row. */
+static void TPF_SM(tpf_sm_exp_sum)(TPF_SM_T *e, double *sum, const TPF_SM_T *x, const TPF_SM_T *shift,
+                                   int64_t rows, int64_t n) {
+    TPF_SM_T buffer[TPF_SM_BUFFER];
+    if (n <= TPF_SM_BUFFER) {
+        TPF_SM_T *at = e ? e : buffer;
+        for (int64_t r = 0; r < rows; r++) {
+            TPF_SM_T m = shift[r];
+            TPF_IVDEP for (int64_t j = 0; j < n; j++) at[r * n + j] = x[r * n + j] - m;
+        }
+        TPF_IVDEP for (int64_t i = 0; i < rows * n; i++) at[i] = TPF_SM(tpf_exp)(at[i]);
+        for (int64_t r = 0; r < rows; r++) {
+            double lane[TPF_SM_LANES] = {0};
+            TPF_SM(tpf_sm_add)(lane, at + r * n, n);
+            sum[r] = tpf_sm_join(lane);
+        }
+        return;
+    }
+    for (int64_t r = 0; r < rows; r++) { /* rows is 1 */
+        double lane[TPF_SM_LANES] = {0};
+        TPF_SM_T m = shift[r];
+        for (int64_t j = 0; j < n; j += TPF_SM_BUFFER) {
+            int64_t count = n - j < TPF_SM_BUFFER ? n - j : TPF_SM_BUFFER;
+            const TPF_SM_T *from = x + r * n + j;
+            TPF_SM_T *at = e ? e + r * n + j : buffer;
+            TPF_IVDEP for (int64_t i = 0; i < count; i++) at[i] = TPF_SM(tpf_exp)(from[i] - m);
+            TPF_SM(tpf_sm_add)(lane, at, count);
+        }
+        sum[r] = tpf_sm_join(lane);
+    }
+}
+
+/* The softmax of one group of rows; its sums go to sum. */
+static void TPF_SM(tpf_sm_softmax)(TPF_SM_T *y, double *sum, const TPF_SM_T *x,
+                                   const TPF_SM_T *most, int64_t rows, int64_t n) {
+    TPF_SM(tpf_sm_exp_sum)(y, sum, x, most, rows, n);
+    for (int64_t r = 0; r < rows; r++) {
+        TPF_SM_T s = (TPF_SM_T)(1.0 / sum[r]); /* 1 <= sum, or NaN; dividing costs three times as much */
+        TPF_IVDEP for (int64_t j = 0; j < n; j++) y[r * n + j] *= s;
+    }
+}
+
+/* most[r] = the maximum where it is finite, else 0; log_sum[r] = log of the sum of exp(x - most). */
+static void TPF_SM(tpf_sm_log_sum)(TPF_SM_T *most, double *log_sum, const TPF_SM_T *x, int64_t rows,
+                                   int64_t n) {
+    for (int64_t r = 0; r < rows; r++) {
+        TPF_SM_T m = TPF_SM(tpf_sm_max)(x + r * n, n);
+        most[r] = m - m == 0 ? m : 0;
+    }
+    TPF_SM(tpf_sm_exp_sum)(NULL, log_sum, x, most, rows, n);
+    TPF_IVDEP for (int64_t r = 0; r < rows; r++) log_sum[r] = tpf_log_f64(log_sum[r]);
+}
+
+static void TPF_SM(tpf_sm_rows)(void *ctx, int64_t begin, int64_t end) {
+    const tpf_sm_job *job = ctx;
+    const int64_t n = job->n, group = tpf_sm_group(n);
+    TPF_SM_T most[TPF_SM_GROUP];
+    double sum[TPF_SM_GROUP];
+    for (int64_t row = begin; row < end; row += group) {
+        const int64_t count = end - row < group ? end - row : group;
+        const TPF_SM_T *x = (const TPF_SM_T *)job->x + row * n;
+        if (job->kind == TPF_SM_SOFTMAX) {
+            for (int64_t r = 0; r < count; r++) most[r] = TPF_SM(tpf_sm_max)(x + r * n, n);
+            TPF_SM(tpf_sm_softmax)((TPF_SM_T *)job->y + row * n, sum, x, most, count, n);
+            continue;
+        }
+        TPF_SM(tpf_sm_log_sum)(most, sum, x, count, n);
+        if (job->kind == TPF_SM_LOGSUMEXP) {
+            TPF_SM_T *y = (TPF_SM_T *)job->y + row;
+            for (int64_t r = 0; r < count; r++) y[r] = (TPF_SM_T)((double)most[r] + sum[r]);
+            continue;
+        }
+        TPF_SM_T *y = (TPF_SM_T *)job->y + row * n;
+        for (int64_t r = 0; r < count; r++) {
+            TPF_SM_T m = most[r], s = (TPF_SM_T)sum[r];
+            TPF_IVDEP for (int64_t j = 0; j < n; j++) y[r * n + j] = (x[r * n + j] - m) - s;
+        }
+    }
+}
+
+static void TPF_SM(tpf_softmax)(void *y, const void *x, int64_t rows, int64_t n) {
+    tpf_sm_job job = {.y = y, .x = x, .rows = rows, .n = n, .kind = TPF_SM_SOFTMAX};
+    tpf_sm_over_rows(TPF_SM(tpf_sm_rows), &job, rows, n);
+}
+
+static void TPF_SM(tpf_log_softmax)(void *y, const void *x, int64_t rows, int64_t n) {
+    tpf_sm_job job = {.y = y, .x = x, .rows = rows, .n = n, .kind = TPF_SM_LOG_SOFTMAX};
+    tpf_sm_over_rows(TPF_SM(tpf_sm_rows), &job, rows, n);
+}
+
+static void TPF_SM(tpf_logsumexp)(void *y, const void *x, int64_t rows, int64_t n) {
+    tpf_sm_job job = {.y = y, .x = x, .rows = rows, .n = n, .kind = TPF_SM_LOGSUMEXP};
+    tpf_sm_over_rows(TPF_SM(tpf_sm_rows), &job, rows, n);
+}
+
+/* partial[b] = the sum of log_sum + (most - x[label]) over block b: more exact than lse - x[label],
+   which loses what is below eps * |x|. */
+static void TPF_SM(tpf_sm_loss_blocks)(void *ctx, int64_t begin, int64_t end) {
+    const tpf_sm_job *job = ctx;
+    const int64_t n = job->n, group = tpf_sm_group(n);
+    TPF_SM_T most[TPF_SM_GROUP];
+    double term[TPF_SM_GROUP];
+    for (int64_t b = begin; b < end; b++) {
+        int64_t last = (b + 1) * job->block < job->rows ? (b + 1) * job->block : job->rows;
+        double total = 0.0;
+        for (int64_t row = b * job->block; row < last; row += group) {
+            const int64_t count = last - row < group ? last - row : group;
+            const TPF_SM_T *x = (const TPF_SM_T *)job->x + row * n;
+            TPF_SM_T *lse = (TPF_SM_T *)job->y + row;
+            TPF_SM(tpf_sm_log_sum)(most, term, x, count, n);
+            for (int64_t r = 0; r < count; r++) {
+                lse[r] = (TPF_SM_T)((double)most[r] + term[r]);
+                term[r] += (double)most[r] - (double)x[r * n + job->labels[row + r]];
+            }
+            total += tpf_sm_pairwise(term, count);
+        }
+        job->partial[b] = total;
+    }
+}
+
+static int64_t TPF_SM(tpf_cross_entropy)(void *loss, void *lse, const void *x, const int64_t *labels,
+                                         int64_t rows, int64_t n) {
+    uint64_t bad = 0;
+    for (int64_t i = 0; i < rows; i++) bad |= (uint64_t)labels[i] >= (uint64_t)n;
+    for (int64_t i = 0; bad && i < rows; i++)
+        if ((uint64_t)labels[i] >= (uint64_t)n) return i;
+    double partial[TPF_SM_MAX_BLOCKS];
+    /* The block is a function of (rows, n) alone, and so is the tree of the sum. */
+    int64_t block = n >= 1024 ? 1 : n >= 64 ? 16 : 256;
+    while (rows > block * TPF_SM_MAX_BLOCKS) block *= 2;
+    int64_t blocks = (rows + block - 1) / block;
+    tpf_sm_job job = {.y = lse, .x = x, .labels = labels, .partial = partial, .rows = rows,
+                      .n = n, .block = block};
+    tpf_sm_over_rows(TPF_SM(tpf_sm_loss_blocks), &job, blocks, n * block);
+    *(TPF_SM_T *)loss = (TPF_SM_T)(tpf_sm_pairwise(partial, blocks) / (double)rows);
+    return -1;
+}
+
+/* The order of operations is that of the composed form, elementwise, and bit-equal to it: p - 0 is p, so
+   only the label's element is subtracted from. Short rows go through exp together. */
+static void TPF_SM(tpf_sm_vjp_rows)(void *ctx, int64_t begin, int64_t end) {
+    const tpf_sm_job *job = ctx;
+    const int64_t n = job->n, group = n >= 64 ? 1 : tpf_sm_group(n);
+    const TPF_SM_T none = -(TPF_SM_T)INFINITY;
+    const TPF_SM_T s = *(const TPF_SM_T *)job->g / (TPF_SM_T)job->rows;
+    for (int64_t row = begin; row < end; row += group) {
+        const int64_t count = end - row < group ? end - row : group;
+        const TPF_SM_T *x = (const TPF_SM_T *)job->x + row * n;
+        const TPF_SM_T *lse = (const TPF_SM_T *)job->lse + row;
+        const int64_t *labels = job->labels + row;
+        TPF_SM_T *y = (TPF_SM_T *)job->y + row * n;
+        if (group == 1 && lse[0] != none) {
+            const TPF_SM_T m = lse[0], hit = TPF_SM(tpf_exp)(x[labels[0]] - m) - 1;
+            TPF_IVDEP for (int64_t j = 0; j < n; j++)
+                y[j] = TPF_SM(tpf_smul)(s, TPF_SM(tpf_exp)(x[j] - m));
+            y[labels[0]] = TPF_SM(tpf_smul)(s, hit);
+            continue;
+        }
+        for (int64_t r = 0; r < count; r++) {
+            TPF_SM_T m = lse[r];
+            if (m == none) /* exp(-inf) is the 0 asked for */
+                for (int64_t j = 0; j < n; j++) y[r * n + j] = none;
+            else
+                TPF_IVDEP for (int64_t j = 0; j < n; j++) y[r * n + j] = x[r * n + j] - m;
+        }
+        TPF_IVDEP for (int64_t i = 0; i < count * n; i++) y[i] = TPF_SM(tpf_exp)(y[i]);
+        for (int64_t r = 0; r < count; r++) y[r * n + labels[r]] -= 1;
+        TPF_IVDEP for (int64_t i = 0; i < count * n; i++) y[i] = TPF_SM(tpf_smul)(s, y[i]);
+    }
+}
+
+static void TPF_SM(tpf_cross_entropy_vjp)(void *gx, const void *g, const void *x, const void *lse,
+                                          const int64_t *labels, int64_t rows, int64_t n) {
+    tpf_sm_job job = {.y = gx, .x = x, .g = g, .lse = lse, .labels = labels, .rows = rows, .n = n};
+    tpf_sm_over_rows(TPF_SM(tpf_sm_vjp_rows), &job, rows, n);
+}
+
+#endif

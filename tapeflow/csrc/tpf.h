@@ -1,0 +1,96 @@
+/* The types that the core, the generated loops and the hand-written kernels share.
+
+   No kernel allocates from Python, touches a Python object or keeps state; every pointer is to
+   C-contiguous memory unless strides are given. Kernels of one instruction-set level are reached
+   through one tpf_kernels table; level.c fills it, once per level. */
+#ifndef TPF_H
+#define TPF_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* The order is the promotion order: the wider or higher kind has the larger code. */
+enum { TPF_BOOL, TPF_UINT8, TPF_INT32, TPF_INT64, TPF_FLOAT32, TPF_FLOAT64, TPF_NDTYPES };
+
+/* Elements that one block of the elementwise executor holds: operands and result stay in L1. */
+#define TPF_BLOCK 1024
+#define TPF_MAX_NDIM 64
+
+#if defined(_MSC_VER)
+#define TPF_THREAD_LOCAL __declspec(thread)
+#define TPF_INLINE static __forceinline
+#define TPF_IVDEP __pragma(loop(ivdep))
+#else
+#define TPF_THREAD_LOCAL __thread
+#define TPF_INLINE static inline __attribute__((always_inline))
+#define TPF_IVDEP _Pragma("GCC ivdep")
+#endif
+
+/* Elementwise. y may be the very same memory as an operand (never a shifted overlap). */
+typedef void (*tpf_loop)(void *y, const void *a, const void *b, const void *c, int64_t n);
+/* One partial: gx = (acc ? gx : nothing) + the cotangent g pushed through it. gx may be g. */
+typedef void (*tpf_vjp)(void *gx, const void *g, const void *a, const void *b, const void *c,
+                        const void *y, int64_t n, int acc);
+typedef void (*tpf_cast)(void *y, const void *x, int64_t n);
+/* x is (outer, n, inner), y is (outer, inner). n may be 0 where the reduction has an identity. */
+typedef void (*tpf_reduce)(void *y, const void *x, int64_t outer, int64_t n, int64_t inner);
+/* x is (rows, n); y is (rows, n), or (rows,) for logsumexp. */
+typedef void (*tpf_rows)(void *y, const void *x, int64_t rows, int64_t n);
+/* loss: one value, the mean of lse[i] - x[i, labels[i]]; lse: (rows,). Returns -1, or the first
+   row whose label is outside 0..n-1 (nothing is then promised of loss and lse). */
+typedef int64_t (*tpf_cross_entropy)(void *loss, void *lse, const void *x, const int64_t *labels,
+                                     int64_t rows, int64_t n);
+/* gx[i, j] = smul(*g / rows, exp(x[i, j] - lse[i]) - (j == labels[i])), in this order of operations. */
+typedef void (*tpf_cross_entropy_vjp)(void *gx, const void *g, const void *x, const void *lse,
+                                      const int64_t *labels, int64_t rows, int64_t n);
+/* y[o, idx[k], :] += src[o, k, :] for k ascending; y is (outer, n, inner), src (outer, m, inner). */
+typedef void (*tpf_scatter_add)(void *y, const int64_t *idx, const void *src, int64_t outer,
+                                int64_t n, int64_t m, int64_t inner);
+/* y (m, n) = a (m, k) @ b (k, n); element strides of a and b; k ascending for each element of y. */
+typedef void (*tpf_matmul)(void *y, const void *a, const void *b, int64_t m, int64_t n, int64_t k,
+                           int64_t a_row, int64_t a_col, int64_t b_row, int64_t b_col);
+/* Philox 4x32-10 with key and counter (element // 4 or // 2, draw): see random.h. */
+typedef void (*tpf_random)(void *y, int64_t n, uint64_t key, uint64_t draw);
+
+enum { TPF_SUM, TPF_MEAN, TPF_MAX, TPF_MIN, TPF_ARGMAX, TPF_NREDUCE };
+
+/* ---- threads.c: one pool for the process; safe to call with or without the GIL ---- */
+typedef void (*tpf_range)(void *ctx, int64_t begin, int64_t end);
+/* Calls fn over 0..n in chunks of at most grain, on the free threads of the pool and the caller.
+   Runs inline when n <= grain, when there is one thread, or when the pool is busy. */
+void tpf_parallel(tpf_range fn, void *ctx, int64_t n, int64_t grain);
+void tpf_set_num_threads(int n);
+int tpf_get_num_threads(void);
+
+/* ---- copy.c: any strides (bytes, may be 0 or negative), any overlap of reads ---- */
+/* dst contiguous <- elements start .. start+count (C order) of the strided source. */
+void tpf_pack(void *dst, const char *src, int itemsize, int ndim, const int64_t *shape,
+              const int64_t *strides, int64_t start, int64_t count);
+/* The whole strided destination <- the whole strided source, same shape. No overlap. */
+void tpf_copy(char *dst, const int64_t *dst_strides, const char *src, const int64_t *src_strides,
+              int itemsize, int ndim, const int64_t *shape);
+void tpf_fill(void *dst, const void *value, int itemsize, int64_t n);
+/* y (outer, m, inner) <- x (outer, n, inner) at idx (checked, 0..n-1); inner in bytes. */
+void tpf_take(void *y, const void *x, const int64_t *idx, int64_t outer, int64_t n, int64_t m,
+              int64_t inner_bytes);
+/* out <- idx (any integer dtype) with negative ones wrapped; -1, or the position of the first one out of range. */
+int64_t tpf_normalise_indices(int64_t *out, const void *idx, int dtype, int64_t m, int64_t n);
+
+#include "optable.h" /* generated: opcodes and the per-op facts */
+
+typedef struct {
+    const char *level;
+    tpf_loop loop[TPF_N_ELEMENTWISE][TPF_NDTYPES]; /* by the compute dtype; NULL: not defined */
+    tpf_vjp vjp[TPF_N_ELEMENTWISE][3][2];          /* float32, float64; NULL unless TPF_VJP_LOOP */
+    tpf_cast cast[TPF_NDTYPES][TPF_NDTYPES];       /* [from][to] */
+    tpf_reduce reduce[TPF_NREDUCE][TPF_NDTYPES];   /* by the dtype of x */
+    tpf_rows softmax[2], log_softmax[2], logsumexp[2];
+    tpf_cross_entropy cross_entropy[2];
+    tpf_cross_entropy_vjp cross_entropy_vjp[2];
+    tpf_scatter_add scatter_add[TPF_NDTYPES];
+    tpf_matmul matmul[TPF_NDTYPES];
+    tpf_random uniform[2], normal[2]; /* [0, 1); standard normal */
+    tpf_random bits32, bits64;
+} tpf_kernels;
+
+#endif

@@ -1,0 +1,885 @@
+"""Every elementwise op of the table: value, dtype, layout, special values, partials, fused against composed rules,
+second order, kinks and the strong zero. All of it is parametrised over ops.TABLE: a new entry is tested by being there.
+"""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+import scipy.special
+from helpers import (
+    DTYPES,
+    FLOATS,
+    INF,
+    INTS,
+    LAYOUTS,
+    NAN,
+    WIDE,
+    assert_gradients,
+    assert_same,
+    assert_ulps,
+    check_fused,
+    close,
+    draw,
+    dtype_of,
+    gradients,
+    grads,
+    host,
+    leaves,
+    name_of,
+    richardson,
+    rng_for,
+    second,
+    specials,
+    stretched,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import tapeflow as tp
+from tapeflow import ops
+
+TABLE = ops.TABLE
+NAMES = tuple(TABLE)
+SHORT = {long: short for short, (long, _) in ops.DTYPES.items()}
+DIFFERENTIABLE = tuple(n for n, e in TABLE.items() if any(e.vjp_kind(i) != "NONE" for i in range(e.nin)))
+FLOAT_VALUED = tuple(n for n, e in TABLE.items() if e.kind != "compare")
+UNARY = tuple(n for n in DIFFERENTIABLE if TABLE[n].nin == 1)
+BINARY = tuple(n for n in DIFFERENTIABLE if TABLE[n].nin == 2)
+
+REFERENCE = {  # where NumPy's function of that name is not the meaning, or is missing
+    "pow": np.power,
+    "rsqrt": lambda a: 1 / np.sqrt(a),
+    "sigmoid": lambda a: 1 / (1 + np.exp(-a)),
+    "softplus": lambda a: np.logaddexp(0, a),
+    "relu": lambda a: np.maximum(a, 0),
+    "clip": lambda a, b, c: np.minimum(np.maximum(a, b), c),
+    "smul": lambda a, b: np.where(a == 0, 0 * np.nan_to_num(a), a * b),
+    "negative": lambda a: np.negative(a),
+}
+ZERO_SIGN_FREE = {"sign", "relu", "maximum", "minimum", "clip", "smul", "where"}
+
+
+def function(name):
+    return getattr(tp, name)
+
+
+def reference(name, *arrays):
+    """In the wide type for floats, in their own for the rest."""
+    f = REFERENCE.get(name) or getattr(np, name, None) or getattr(scipy.special, name)
+    with np.errstate(all="ignore"):
+        return f(*(a.astype(WIDE) if a.dtype.kind == "f" else a for a in arrays))
+
+
+def promote(*dtypes):
+    return max(dtypes, key=DTYPES.index)
+
+
+def compute_dtype(name, dtypes):
+    """The dtype in which an op computes: the widest operand's, or the default float for the "float" kind."""
+    wide = promote(*(dtypes[1:] if TABLE[name].kind == "select" else dtypes))
+    return "float32" if TABLE[name].kind == "float" and wide not in FLOATS else wide
+
+
+def defined(name, dtype):
+    return SHORT[compute_dtype(name, [dtype] * TABLE[name].nin)] in TABLE[name].dtypes
+
+
+def operand_dtypes(name, dtype):
+    """That dtype for each input, but bool for a condition."""
+    return ["bool" if TABLE[name].kind == "select" and i == 0 else dtype for i in range(TABLE[name].nin)]
+
+
+def operands(name, shape, dtype, *key):
+    """One array per input, inside the entry's domain."""
+    rng, made = rng_for(name, shape, dtype, *key), []
+    for i, (d, (low, high)) in enumerate(zip(operand_dtypes(name, dtype), TABLE[name].domain, strict=True)):
+        if dtype in INTS:
+            low, high = (0, 5) if name == "pow" and i == 1 or low >= 0 else (low * 3, high * 3)
+        made.append(draw(rng, shape, d, low, high))
+    return made
+
+
+def check_value(name, got, *arrays, label=""):
+    """Value, shape and dtype against the reference within the entry's ULP."""
+    entry = TABLE[name]
+    compute = compute_dtype(name, [str(a.dtype) for a in arrays])
+    cast = [a if entry.kind == "select" and i == 0 else a.astype(compute) for i, a in enumerate(arrays)]
+    want = reference(name, *cast)
+    dtype = "bool" if entry.kind == "compare" else compute
+    label = f"{name} {label} {[str(a.dtype) for a in arrays]}"
+    assert name_of(got) == dtype, label
+    if dtype in FLOATS and entry.ulp:
+        assert host(got).shape == want.shape
+        assert_ulps(got, want, entry.ulp * 1.001, label, cast)
+        if name not in ZERO_SIGN_FREE:
+            zero = want == 0
+            assert np.array_equal(np.signbit(host(got))[zero], np.signbit(want)[zero]), f"{label}: sign of zero"
+    else:
+        assert_same(got, np.asarray(want).astype(dtype), name not in ZERO_SIGN_FREE, label)
+
+
+# ---- values ----
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_values_and_layouts(name, dtype):
+    arrays = operands(name, (4, 7), dtype)
+    f = function(name)
+    if not defined(name, dtype):
+        with pytest.raises(TypeError, match=f"{name}.*bool"):
+            f(*map(tp.tensor, arrays))
+        return
+    plain = f(*map(tp.tensor, arrays))
+    check_value(name, plain, *arrays)
+    for layout, make in LAYOUTS.items():
+        assert_same(f(*map(make, arrays)), plain, label=f"{name} {layout}")
+    for pick in range(TABLE[name].nin):  # one odd operand among plain ones
+        for layout, make in LAYOUTS.items():
+            mixed = [make(a) if i == pick else tp.tensor(a) for i, a in enumerate(arrays)]
+            assert_same(f(*mixed), plain, label=f"{name} operand {pick} {layout}")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", NAMES)
+def test_0d_zero_size_stretched_and_repeated_operands(name, dtype):
+    if not defined(name, dtype):
+        return
+    f = function(name)
+    row = operands(name, (9,), dtype)
+    want = f(*map(tp.tensor, row))
+    for i in range(9):
+        got = f(*(tp.tensor(a[i]) for a in row))
+        assert got.shape == ()
+        assert_same(got, host(want)[i], label=f"{name} 0-d")
+        assert_same(f(*(tp.tensor(a)[i] for a in row)), host(want)[i], label=f"{name} element")
+    for shape in ((0,), (2, 0, 3)):
+        got = f(*(tp.tensor(a) for a in operands(name, shape, dtype)))
+        assert (got.shape, got.dtype, got.numpy().size) == (shape, want.dtype, 0)
+    assert_same(f(*(stretched(a, 3) for a in row)), np.stack([host(want)] * 3))
+    for turn in itertools.product((0, 1), repeat=TABLE[name].nin):  # 0-d, (3, 1) and (1, 9) operands against each other
+        mixed = [a[:3, None] if k else a[None] for a, k in zip(row, turn, strict=True)]
+        check_value(name, f(*map(tp.tensor, mixed)), *mixed, label=turn)
+        scalars = [a[4] if k else a for a, k in zip(row, turn, strict=True)]
+        check_value(name, f(*map(tp.tensor, scalars)), *map(np.asarray, scalars), label=turn)
+    if TABLE[name].nin > 1 and TABLE[name].kind != "select":
+        same = [row[0]] * TABLE[name].nin
+        t = tp.tensor(row[0])
+        if name != "pow" or dtype in FLOATS:
+            check_value(name, f(*[t] * TABLE[name].nin), *same, label="the same tensor")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", NAMES)
+def test_bits_do_not_depend_on_length_or_position(name, dtype):
+    f = function(name)
+    arrays = operands(name, (2100,), dtype)
+    for a in arrays:
+        if a.dtype.kind == "f":
+            a[::7] = rng_for(name).choice(specials(dtype), a[::7].shape)
+    whole = host(f(*map(tp.tensor, arrays)))
+    for start, n in [(0, n) for n in range(1, 35)] + [(3, 61), (5, 127), (1, 1023), (0, 1024), (7, 1025), (50, 2049)]:
+        part = f(*(tp.tensor(a[start : start + n]) for a in arrays))
+        assert_same(part, whole[start : start + n], label=f"{name} {start}+{n}")
+        assert_same(f(*(tp.tensor(a)[start : start + n] for a in arrays)), whole[start : start + n])
+
+
+def special_operands(name, dtype):
+    """The product of all special values, one flat array per input."""
+    pools = [np.array([True, False]) if d == "bool" else specials(d) for d in operand_dtypes(name, dtype)]
+    if len(pools) == 3:
+        pools[1:] = [p[::3] if TABLE[name].kind != "select" else p for p in pools[1:]]
+    return [np.ascontiguousarray(p.ravel()) for p in np.meshgrid(*pools, indexing="ij")]
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", NAMES)
+def test_special_values(name, dtype):
+    arrays = special_operands(name, dtype)
+    check_value(name, function(name)(*map(tp.tensor, arrays)), *arrays)
+
+
+INTEGER_POOL = {"uint8": [0, 1, 2, 3, 127, 128, 254, 255], "bool": [0, 1]}
+
+
+@pytest.mark.parametrize("dtype", ("bool", *INTS))
+@pytest.mark.parametrize("name", NAMES)
+def test_integer_extremes_wrap_as_numpy(name, dtype):
+    if not defined(name, dtype):
+        return
+    if dtype in ("int32", "int64"):
+        low, high = np.iinfo(dtype).min, np.iinfo(dtype).max
+        pool = np.array([0, 1, -1, 2, -2, 3, 7, -100, 46341, 65536, low, low + 1, high, high - 1], dtype)
+    else:
+        pool = np.array(INTEGER_POOL[dtype], dtype)
+    pools = [np.array([True, False]) if d == "bool" != dtype else pool for d in operand_dtypes(name, dtype)]
+    if name == "pow":
+        pools[1] = np.abs(pool[pool != np.min(pool)]) if dtype != "uint8" else pool
+    arrays = [np.ascontiguousarray(p.ravel()) for p in np.meshgrid(*pools, indexing="ij")]
+    check_value(name, function(name)(*map(tp.tensor, arrays)), *arrays)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", FLOAT_VALUED)
+def test_accuracy_over_the_whole_range(name, dtype):
+    """Dense in the domain, and every exponent with both signs."""
+    n = 6000
+    rng = rng_for("sweep", name, dtype)
+    info = np.finfo(dtype)
+    dense = operands(name, (n,), dtype, "dense")
+    check_value(name, function(name)(*map(tp.tensor, dense)), *dense, label="dense")
+    exponents = rng.uniform(info.minexp - info.nmant - 1, info.maxexp, (TABLE[name].nin, n))
+    if name == "pow":  # most of the plane over- or underflows: keep to where something is left
+        exponents[1] = np.log2(np.maximum(rng.uniform(0, info.maxexp, n) / np.maximum(abs(exponents[0]), 1), info.tiny))
+    broad = [(rng.choice([-1, 1], n) * 2.0 ** e.astype(WIDE)).astype(dtype) for e in exponents]
+    if TABLE[name].kind == "select":
+        broad[0] = broad[0] > 0
+    if name == "pow":
+        broad[0] = np.abs(broad[0])
+    check_value(name, function(name)(*map(tp.tensor, broad)), *broad, label="broad")
+
+
+CANCELLING = {  # where a careless formula loses everything
+    "expm1": lambda t: t,
+    "log1p": lambda t: t,
+    "log": lambda t: 1 + t,
+    "sin": lambda t: np.pi + t,
+    "tanh": lambda t: t,
+    "cos": lambda t: np.pi / 2 + t,
+    "softplus": lambda t: -30 + t,
+    "sigmoid": lambda t: -20 + t,
+    "exp": lambda t: 88 + t,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", [n for n in CANCELLING if n in TABLE])
+def test_accuracy_where_terms_cancel(name, dtype):
+    t = np.concatenate([np.logspace(-12, 0.3, 400), -np.logspace(-12, -0.05, 400), np.linspace(-0.9, 3, 400)])
+    x = CANCELLING[name](t).astype(dtype)
+    check_value(name, function(name)(tp.tensor(x)), x)
+
+
+@pytest.mark.parametrize("name", ("sin", "cos"))
+def test_large_angles(name):
+    for dtype in FLOATS:
+        x = np.concatenate([np.pi / 2 * np.arange(1, 3000, 7), 10.0 ** np.arange(38), 2.0 ** np.arange(1, 127, 0.37)])
+        check_value(name, function(name)(tp.tensor(x.astype(dtype))), x.astype(dtype))
+
+
+def test_subnormals_are_not_flushed():
+    for dtype in FLOATS:
+        info = np.finfo(dtype)
+        x = np.array([info.smallest_subnormal, info.tiny / 2, info.tiny, -info.tiny / 4], dtype)
+        t = tp.tensor(x)
+        for y, want in ((t * 1, x), (t + 0, x), (t / 2, x / 2), (tp.abs(t), abs(x)), (-t, -x), (tp.maximum(t, -1), x)):
+            assert_same(y, want)
+        assert host(tp.sum(t[:1])).item() == x[0] and host(tp.max(t[:1])).item() == x[0]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_bits_do_not_depend_on_the_thread_count(name):
+    row = operands(name, (1009,), "float32", "threads")
+    arrays = [np.tile(a, 700) for a in row]
+    before = tp.get_num_threads()
+    results = []
+    try:
+        for threads in (1, 2, 5):
+            tp.set_num_threads(threads)
+            y, gs = (
+                grads(function(name), *arrays)
+                if name in DIFFERENTIABLE
+                else (function(name)(*map(tp.tensor, arrays)), [])
+            )
+            results.append([host(y), *(host(g) for g in gs if g is not None)])
+    finally:
+        tp.set_num_threads(before)
+    for other in results[1:]:
+        for got, want in zip(other, results[0], strict=True):
+            assert_same(got, want)
+    assert_same(results[0][0][:1009], function(name)(*map(tp.tensor, row)))
+
+
+# ---- operands that are not tensors, and of several dtypes ----
+
+
+@pytest.mark.parametrize("left,right", list(itertools.product(DTYPES, repeat=2)))
+@pytest.mark.parametrize("name", [n for n in NAMES if TABLE[n].nin == 2])
+def test_mixed_dtypes(name, left, right):
+    dtypes = [left, right]
+    if SHORT[compute_dtype(name, dtypes)] not in TABLE[name].dtypes:
+        return
+    arrays = [draw(rng_for(name, d, i), (2, 3), d, 0 if name == "pow" else -3, 3) for i, d in enumerate(dtypes)]
+    check_value(name, function(name)(*map(tp.tensor, arrays)), *arrays)
+    check_value(name, function(name)(tp.tensor(arrays[0]), arrays[1]), *arrays, label="ndarray on the right")
+    check_value(name, function(name)(arrays[0], tp.tensor(arrays[1])), *arrays, label="ndarray on the left")
+
+
+@pytest.mark.parametrize("b,c", list(itertools.product(DTYPES, repeat=2)))
+def test_where_mixed_dtypes(b, c):
+    arrays = [np.array([True, False]), draw(rng_for(b), (2,), b), draw(rng_for(c), (2,), c)]
+    check_value("where", tp.where(*map(tp.tensor, arrays)), *arrays)
+
+
+OPERATORS = {
+    "add": lambda a, b: a + b,
+    "subtract": lambda a, b: a - b,
+    "multiply": lambda a, b: a * b,
+    "divide": lambda a, b: a / b,
+    "pow": lambda a, b: a**b,
+    "equal": lambda a, b: a == b,
+    "not_equal": lambda a, b: a != b,
+    "less": lambda a, b: a < b,
+    "less_equal": lambda a, b: a <= b,
+    "greater": lambda a, b: a > b,
+    "greater_equal": lambda a, b: a >= b,
+}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", OPERATORS)
+def test_operators_take_tensors_scalars_and_arrays_on_both_sides(name, dtype):
+    a, b = operands(name, (3, 4), dtype, "operators")
+    s = dtype_of(dtype)
+    apply, f = OPERATORS[name], function(name)
+    x, y = tp.tensor(a), tp.tensor(b)
+    want = f(x, y)
+    for got in (apply(x, y), apply(a, y), apply(x, b), f(a, y), f(x, b)):
+        assert isinstance(got, tp.Tensor)
+        assert_same(got, want)
+    for number in (2, 2.5, True):
+        k = tp.full((), number, dtype=s)
+        assert_same(apply(x, number), f(x, k), label=f"{name} {number!r} on the right")
+        assert_same(apply(number, y), f(k, y), label=f"{name} {number!r} on the left")
+        assert_same(f(x, number), f(x, k))
+        scalar = a.dtype.type(number)
+        for got in (apply(x, scalar), apply(x, np.asarray(scalar)), apply(x, k)):
+            assert_same(got, f(x, k), label=f"{name} NumPy scalar on the right")
+        for got in (apply(scalar, y), apply(np.asarray(scalar), y)):
+            assert isinstance(got, tp.Tensor)
+            assert_same(got, f(k, y), label=f"{name} NumPy scalar on the left")
+
+
+def test_unary_operators():
+    x = tp.tensor([-2.0, 0.0, 3.0])
+    assert (-x).tolist() == [2, 0, -3] and (+x).tolist() == [-2, 0, 3] and abs(x).tolist() == [2, 0, 3]
+    assert_gradients(lambda t: -t + abs(t) * 3 + +t, [np.array([-2.0, 0, 3])], [-3, 0, 3])
+
+
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if TABLE[n].nin == 2])
+def test_gradients_through_operands_that_are_not_tensors(name):
+    a, b = operands(name, (2, 3), "float64", "plain")
+    f = function(name)
+    both = gradients(f, a, b)
+    assert_same(gradients(lambda x: f(x, b), a)[0], both[0])
+    if both[1] is not None:
+        assert_same(gradients(lambda y: f(a, y), b)[0], both[1])
+    if name in OPERATORS:
+        assert_same(gradients(lambda y: OPERATORS[name](a, y), b)[0], both[1], label="ndarray on the left")
+        left = gradients(lambda y: OPERATORS[name](1.5, y), b)[0]
+        close(left, gradients(f, np.full_like(b, 1.5), b)[1], 1e-14, 1e-14)
+
+
+# ---- derivatives ----
+
+
+def away_from_kinks(name, arrays, margin=0.13):
+    """Each operand, at the points where no kink of the entry is near."""
+    keep = np.ones(arrays[0].shape, bool)
+    for kink in TABLE[name].kinks:
+        keep &= abs(np.broadcast_to(eval(kink, {}, dict(zip("abc", arrays, strict=False))), keep.shape)) > margin
+    assert keep.sum() >= 20
+    return [a[keep] for a in arrays]
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_partials_against_differences(name):
+    arrays = away_from_kinks(name, operands(name, (120,), "float64", "partials"))
+    f = function(name)
+    got = gradients(f, *arrays)
+    for i, x in enumerate(arrays):
+        if x.dtype.kind != "f":
+            continue
+        if TABLE[name].vjp_kind(i) == "NONE":
+            assert got[i] is None or not got[i].any()
+            continue
+
+        def moved(v, i=i):
+            return f(*(tp.tensor(v if j == i else a) for j, a in enumerate(arrays))).numpy()
+
+        want, error = richardson(moved, x)
+        bad = abs(got[i] - want) > 1e-8 * np.maximum(1, abs(want)) + 10 * error
+        assert not bad.any(), (name, i, [a[bad][:3] for a in arrays], got[i][bad][:3], want[bad][:3])
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_second_order_against_differences_of_the_first(name):
+    arrays = away_from_kinks(name, operands(name, (60,), "float64", "second"))
+    floats = [i for i, a in enumerate(arrays) if a.dtype.kind == "f"]
+
+    def f(*xs):
+        full = list(map(tp.tensor, arrays))
+        for i, x in zip(floats, xs, strict=True):
+            full[i] = x
+        return function(name)(*full)
+
+    points = [arrays[i] for i in floats]
+    vectors = [draw(rng_for(name, i), p.shape) for i, p in enumerate(points)]
+    got = second(f, *points, vectors=vectors)
+    for i, x in enumerate(points):
+        want = np.zeros_like(x)
+        error = np.zeros_like(x)
+        for j, v in enumerate(vectors):
+
+            def first(t, i=i, j=j):
+                g = gradients(f, *(t if k == i else p for k, p in enumerate(points)))[j]
+                return np.zeros_like(t) if g is None else g
+
+            d, e = richardson(first, x)
+            want, error = want + v * d, error + abs(v) * e
+        bad = abs(got[i] - want) > 1e-7 * np.maximum(1, abs(want)) + 10 * error
+        assert not bad.any(), (name, i, [a[bad][:3] for a in points], got[i][bad][:3], want[bad][:3])
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_fused_rule_has_the_bits_of_the_composed_rule(name):
+    """Over the domain, over all special values, broadcast, 0-d, accumulated into a gradient that is there."""
+    f = function(name)
+    for dtype in FLOATS:
+        for arrays in (operands(name, (37, 41), dtype, "fused"), special_operands(name, dtype)):
+            seed = draw(rng_for(name, "seed"), arrays[0].shape, dtype)
+            check_fused(f, *arrays, seed=seed, label=name)
+            check_fused(lambda *x: f(*x) + f(*x) * 2, *arrays, seed=seed, label=f"{name} accumulated")
+        row = operands(name, (5,), dtype, "row")
+        for turn in itertools.product((0, 1, 2), repeat=TABLE[name].nin):
+            mixed = [(a, a[:, None], a[2])[k] for a, k in zip(row, turn, strict=True)]
+            check_fused(f, *mixed, label=f"{name} {turn}")
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_fused_rule_is_the_rule_of_each_element(name):
+    """The gradient of a whole array, odd layouts included, is that of its elements one by one."""
+    f = function(name)
+    for dtype in FLOATS:
+        arrays = operands(name, (5, 7), dtype, "elements")
+        seed = draw(rng_for(name, "seed"), (5, 7), dtype)
+        whole = gradients(f, *arrays, seed=seed)
+        for layout, make in LAYOUTS.items():
+            held = [make(a).requires_grad_() if a.dtype.kind == "f" else make(a) for a in arrays]
+            f(*held).backward(make(seed))
+            for t, g in zip(held, whole, strict=True):
+                if g is not None:
+                    assert_same(t.grad, g, label=f"{name} {layout}")
+        for at in np.ndindex(5, 7):
+            one = gradients(f, *(a[at] for a in arrays), seed=seed[at])
+            for g, w in zip(one, whole, strict=True):
+                if w is not None:
+                    assert_same(g, w[at], label=f"{name} 0-d at {at}")
+
+
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if TABLE[n].nin > 1])
+def test_gradient_of_the_same_tensor_in_every_place(name):
+    f = function(name)
+    nin = TABLE[name].nin
+    for dtype in FLOATS:
+        x = operands(name, (13,), dtype, "twice")[-1]
+        x = np.abs(x) if name == "pow" else x
+        condition = [np.arange(13) % 2 == 0] if TABLE[name].kind == "select" else []
+        apart = gradients(f, *condition, *[x.copy()] * (nin - len(condition)))
+        before = list(map(tp.tensor, condition))
+        (got,) = gradients(lambda t, before=before: f(*before, *[t] * (nin - len(before))), x)
+        close(got, sum(g for g in apart if g is not None), 1e-6 if dtype == "float32" else 1e-14, 0)
+    for create_graph in (False, True):
+        y, (g,) = grads(lambda t: t * t * t, np.array([2.0]), create_graph=create_graph)
+        assert y.item() == 8 and g.item() == 12
+
+
+@given(
+    name=st.sampled_from(DIFFERENTIABLE),
+    dtype=st.sampled_from(FLOATS),
+    seed=st.integers(0, 2**32 - 1),
+    shapes=hnp.mutually_broadcastable_shapes(num_shapes=3, min_side=0, max_side=3, max_dims=3),
+    layouts=st.tuples(*[st.sampled_from(sorted(LAYOUTS))] * 3),
+)
+def test_drawn_shapes_layouts_and_gradients(name, dtype, seed, shapes, layouts):
+    nin = TABLE[name].nin
+    arrays = [operands(name, s, dtype, seed, i)[i] for i, s in enumerate(shapes.input_shapes[:nin])]
+    shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    f = function(name)
+    held = [LAYOUTS[layout](a) for a, layout in zip(arrays, layouts, strict=False)]
+    check_value(name, f(*held), *arrays, label=layouts)
+    w = np.random.default_rng(seed).uniform(-1, 1, shape).astype(dtype)
+    for t in held:
+        if name_of(t) in FLOATS:
+            t.requires_grad_()
+    f(*held).backward(tp.tensor(w))
+    whole = gradients(f, *(np.broadcast_to(a, shape) for a in arrays), seed=w)
+    for t, a, g in zip(held, arrays, whole, strict=True):
+        if name_of(t) in FLOATS and g is not None:
+            axes = tuple(range(len(shape) - a.ndim))
+            g = g.astype(WIDE).sum(axes)
+            g = g.sum(tuple(i for i in range(a.ndim) if a.shape[i] == 1), keepdims=True).reshape(a.shape)
+            assert (t.grad.shape, t.grad.dtype) == (t.shape, t.dtype)
+            close(t.grad, g.astype(dtype), 1e-5 if dtype == "float32" else 1e-12, 1e-5 if dtype == "float32" else 1e-12)
+    check_fused(f, *arrays, seed=w, label=name)
+
+
+# ---- the strong zero ----
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_strong_zero_at_every_special_value(name, dtype):
+    """A cotangent of 0 gives 0 whatever the derivative is, at order one and two, fused and composed."""
+    arrays = special_operands(name, dtype)
+    seed = np.zeros(arrays[0].shape, dtype)
+    seed[::2] = -0.0
+    for create_graph in (False, True):
+        xs = leaves(*arrays)
+        function(name)(*xs).backward(tp.tensor(seed), create_graph=create_graph)
+        floats = [x for x in xs if x.requires_grad]
+        first = [x.grad for x in floats]
+        for g in first:
+            assert g is None or not host(g).any(), (name, create_graph)
+        if create_graph:
+            total = sum(tp.sum(tp.smul(x, 0.0)) for x in floats) + sum(tp.sum(g) for g in first if g is not None)
+            total.backward()
+            for x in floats:
+                got = host(x.grad)
+                # smul(x, 0) has the partial 0 in x, whatever x is.
+                assert not got.any(), (name, [a[got != 0][:3] for a in arrays], got[got != 0][:3])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", [*UNARY, *BINARY])
+def test_tinygrad_12409_the_branch_not_taken_never_leaks(name, dtype):
+    """where(False, f(x), x) has derivative 1 and second derivative 0 at every special value, on either side."""
+    arrays = special_operands(name, dtype)
+    f = function(name)
+    no = tp.tensor(np.zeros(arrays[0].shape, bool))
+    for masked in (lambda *x: tp.where(no, f(*x), x[0]), lambda *x: tp.where(tp.equal(no, False), x[0], f(*x))):
+        for create_graph in (False, True):
+            got = gradients(masked, *arrays, create_graph=create_graph)
+            assert_same(got[0], np.ones_like(arrays[0]), label=f"{name} {create_graph}")
+            for g in got[1:]:
+                assert g is None or not g.any(), name
+        finite = [np.where(np.isfinite(a), a, 0) for a in arrays]  # second() subtracts 2 x
+        finite = [np.where(abs(a) > 1e30, 0, a) for a in finite]
+        for h, a in zip(second(masked, *finite), finite, strict=True):
+            assert np.all(abs(h) <= 1e-5 * np.maximum(1, abs(a))), name
+
+
+def test_where_leaks_named_cases():
+    for dtype in FLOATS:
+        x = np.array([4, -4], dtype)
+        assert_gradients(lambda t: tp.where(t > 0, tp.sqrt(t), t), [x], [0.25, 1])
+        assert_gradients(lambda t: tp.where(t > 2, tp.log(t), 2 * t), [np.array([0, 4], dtype)], [2, 0.25])
+        assert_gradients(lambda t: tp.where(t != 0, tp.sin(t) / t, 1.0), [np.array([0.0], dtype)], [0])
+        assert_gradients(lambda t: tp.where(t > 0, t**0.5, 0.0), [np.array([0.0, 4], dtype)], [0, 0.25])
+        assert_gradients(lambda t: tp.where(t > 0, 1 / t, 5.0) * t, [np.array([0.0, 2], dtype)], [5, 0])
+        deep = lambda t: tp.where(t > 0, tp.log(tp.sqrt(tp.exp(1 / t) - 1)), t * t)  # noqa: E731
+        close(gradients(deep, np.array([0.0, -1], dtype))[0], np.array([0, -2], dtype))
+        (h,) = second(deep, np.array([0.0, -1], dtype))
+        close(h, np.array([2, 2], dtype))
+
+
+@pytest.mark.parametrize("name,x,want", [
+    ("abs", [-2, 2, 0], [-1, 1, 0]), ("relu", [-2, 2, 0], [0, 1, 0]), ("negative", [-2, 2, 0], [-1, -1, -1]),
+])  # fmt: skip
+def test_indicator_partials_select_the_cotangent(name, x, want):
+    """Where the partial is 0 a cotangent of inf or NaN does not become NaN; where it is 1 or -1 it passes."""
+    for dtype, g, create_graph in itertools.product(FLOATS, (INF, -INF, NAN, 3e38), (False, True)):
+        (got,) = gradients(function(name), np.array(x, dtype), seed=np.full(3, g, dtype), create_graph=create_graph)
+        assert_same(got, np.array([0 if w == 0 else w * g for w in want], dtype), zero_sign=False)
+
+
+def test_indicators_of_several_operands_select_too():
+    a, b, c = np.array([1.0, 5]), np.array([3.0, 3]), np.array([4.0, 4])
+    for g, create_graph in itertools.product((INF, NAN), (False, True)):
+        seed = np.full(2, g)
+        for f, arrays, want in (
+            (tp.maximum, [a, b], [[0, g], [g, 0]]),
+            (tp.minimum, [a, b], [[g, 0], [0, g]]),
+            (tp.clip, [a, b, c], [[0, 0], [g, 0], [0, g]]),
+            (lambda x, y: tp.where(tp.tensor([True, False]), x, y), [a, b], [[g, 0], [0, g]]),
+        ):
+            for got, w in zip(gradients(f, *arrays, seed=seed, create_graph=create_graph), want, strict=True):
+                assert_same(got, np.array(w, float), zero_sign=False)
+
+
+def test_smul_and_its_rule():
+    for dtype in FLOATS:
+        g, d = (np.array(v, dtype) for v in ([0, -0.0, 2, 2, 0], [INF, NAN, 3, INF, 5]))
+        assert_same(tp.smul(tp.tensor(g), tp.tensor(d)), np.array([0, 0, 6, INF, 0], dtype), zero_sign=False)
+        u = np.array([1, 1, 10, 10, 0], dtype)
+        # to g smul(u, d), to d 0 where u or g is 0
+        for create_graph in (False, True):
+            to_g, to_d = gradients(tp.smul, g, d, seed=u, create_graph=create_graph)
+            assert_same(to_g, np.array([INF, NAN, 30, INF, 0], dtype), zero_sign=False)
+            assert_same(to_d, np.array([0, 0, 20, 20, 0], dtype), zero_sign=False)
+        infinite = gradients(
+            tp.smul, np.array([0, 0], dtype), np.array([1, 1], dtype), seed=np.array([INF, NAN], dtype)
+        )
+        assert_same(infinite[1], np.zeros(2, dtype), zero_sign=False)
+
+
+def test_zero_times_infinity_in_a_long_chain():
+    """log(0) below a factor 0: the zero cotangent goes all the way down."""
+    f = lambda t: tp.sum(tp.exp(tp.log(tp.sqrt(t)) * 2) * 0.0)  # noqa: E731
+    assert_gradients(f, [np.array([0.0, 4.0])], 0.0)
+    (h,) = second(f, np.array([0.0, 4.0]))
+    close(h, np.zeros(2))
+
+
+# ---- kinks: one test per row of the table of conventions ----
+
+
+def test_kink_abs_and_relu_give_0_at_0():
+    for dtype, zero in itertools.product(FLOATS, (0.0, -0.0)):
+        for f in (tp.abs, tp.relu, lambda t: tp.abs(tp.relu(t))):
+            assert_gradients(f, [np.array([zero, 2], dtype)], [0, 1])
+        assert_gradients(tp.sign, [np.array([zero, 2, -2], dtype)], 0.0) if "sign" in DIFFERENTIABLE else None
+    for f in (tp.abs, tp.relu):
+        close(second(f, np.array([0.0, 1, -1]))[0], np.zeros(3))
+
+
+def test_kink_maximum_and_minimum_split_ties():
+    for dtype in FLOATS:
+        x = np.array([1, 2, -0.0, INF, -INF], dtype)
+        y = np.array([1, 3, 0.0, INF, -INF], dtype)
+        assert_gradients(tp.maximum, [x, y], [0.5, 0, 0.5, 0.5, 0.5], [0.5, 1, 0.5, 0.5, 0.5])
+        assert_gradients(tp.minimum, [x, y], [0.5, 1, 0.5, 0.5, 0.5], [0.5, 0, 0.5, 0.5, 0.5])
+        for number in (1, 1.0, np.float32(1), np.asarray(1, dtype)):
+            assert_gradients(lambda t, n=number: tp.maximum(t, n), [np.array([1, 2, 0], dtype)], [0.5, 1, 0])
+            assert_gradients(lambda t, n=number: tp.minimum(n, t), [np.array([1, 2, 0], dtype)], [0.5, 0, 1])
+        for f in (tp.maximum, tp.minimum):
+            assert_gradients(lambda t, f=f: f(t, t), [np.array([1, -2], dtype)], 1.0)
+
+
+CLIP = [  # x, lo, hi, gradient to x, lo, hi
+    (1, 1, 4, 1, 0, 0),
+    (4, 1, 4, 1, 0, 0),
+    (2, 1, 4, 1, 0, 0),
+    (0, 1, 4, 0, 1, 0),
+    (5, 1, 4, 0, 0, 1),
+    (3, 3, 3, 1, 0, 0),
+    (0, 4, 1, 0, 0, 1),  # lo > hi gives hi
+    (2, 4, 1, 0, 0, 1),
+    (5, 4, 1, 0, 0, 1),
+    (-0.0, 0.0, 1, 1, 0, 0),
+    (INF, 0, 1, 0, 0, 1),
+    (INF, 0, INF, 1, 0, 0),
+    (-INF, 0, 1, 0, 1, 0),
+    (NAN, 0, 1, 1, 0, 0),  # a NaN keeps its cotangent
+]
+
+
+@pytest.mark.parametrize("x,lo,hi,gx,glo,ghi", CLIP)
+def test_kink_clip_at_a_bound(x, lo, hi, gx, glo, ghi):
+    for dtype in FLOATS:
+        arrays = [np.array([v], dtype) for v in (x, lo, hi)]
+        close(tp.clip(*map(tp.tensor, arrays)), REFERENCE["clip"](*arrays))
+        assert_gradients(tp.clip, arrays, gx, glo, ghi)
+        assert_gradients(lambda t: tp.clip(t, lo, hi), arrays[:1], gx)
+        assert_gradients(lambda t: tp.relu(t), [np.array([0], dtype)], 0)
+
+
+def test_pytorch_7002_clip_whose_bound_is_the_value():
+    for dtype in FLOATS:
+        assert_gradients(lambda t: tp.clip(t, 0.0, t), [np.array(5, dtype)], 1)
+        assert_gradients(lambda t: tp.clip(t, t, t), [np.array(5, dtype)], 1)
+        assert_gradients(lambda t: tp.clip(t, t, 9.0), [np.array(5, dtype)], 1)
+        got = gradients(tp.clip, *(np.array(v, dtype) for v in (1, 1, 4)))
+        assert sum(g.item() for g in got) == 1
+
+
+def test_clip_with_one_bound_or_none():
+    x = np.array([-2.0, 0.5, 3])
+    for dtype in (*FLOATS, "int32"):
+        t = tp.tensor(x.astype(dtype))
+        assert_same(tp.clip(t, 0), np.maximum(x.astype(dtype), 0).astype(dtype))
+        assert_same(tp.clip(t, None, 1), np.minimum(x.astype(dtype), 1).astype(dtype))
+        assert_same(tp.clip(t, min=0, max=1), np.clip(x.astype(dtype), 0, 1))
+        assert_same(tp.clip(t), x.astype(dtype))
+    assert_gradients(lambda t: tp.clip(t, 0.5), [x], [0, 1, 1])
+    assert_gradients(lambda t: tp.clip(t, None, 0.5), [x], [1, 1, 0])
+
+
+def test_kink_nan_comes_out_of_maximum_minimum_and_clip():
+    for dtype in FLOATS:
+        nan, one = (np.array(v, dtype) for v in (NAN, 1))
+        for f in (tp.maximum, tp.minimum):
+            for pair in ((nan, one), (one, nan), (nan, nan)):
+                assert np.isnan(f(*map(tp.tensor, pair)).item())
+        for triple in ((nan, one, one), (one, nan, one), (one, one, nan)):
+            assert np.isnan(tp.clip(*map(tp.tensor, triple)).item())
+        assert np.isnan(tp.relu(tp.tensor(nan)).item()) and np.isnan(tp.sign(tp.tensor(nan)).item())
+
+
+@pytest.mark.parametrize("name", ("maximum", "minimum"))
+def test_cotangent_of_nan_operands_is_neither_lost_nor_doubled(name):
+    for pair in ((NAN, 1.0), (1.0, NAN), (NAN, NAN)):
+        for create_graph in (False, True):
+            got = gradients(function(name), *(np.array(v) for v in pair), create_graph=create_graph)
+            assert sum(g.item() for g in got) == 1
+
+
+# ---- pow ----
+
+
+def test_kink_pow_0_0_sends_0_to_the_exponent():
+    for dtype in FLOATS:
+        zero = np.array([0], dtype)
+        assert tp.pow(tp.tensor(zero), tp.tensor(zero)).item() == 1
+        assert_gradients(tp.pow, [zero, zero], 0, 0)
+        assert_gradients(lambda t: t**t, [np.array([1, 2], dtype)], [1, 4 * (math.log(2) + 1)])
+
+
+def test_mlx_505_pow_at_0_is_not_differentiated_through_the_quotient():
+    for dtype in FLOATS:
+        a, b = np.array([0, 2], dtype), np.array([2, 2], dtype)
+        assert_gradients(tp.pow, [a, b], [0, 4], [0, 4 * math.log(2)])
+        assert_gradients(tp.pow, [a, b], 0.0, 0.0, seed=np.zeros(2, dtype))
+        (h,) = second(lambda t, b=b: t ** tp.tensor(b), a)
+        close(h, np.array([2, 2], dtype))
+
+
+POW = [  # base, exponent, gradient to the base
+    (0, 1, 1), (0, 2, 0), (0, 3, 0), (0, 0, 0), (0, 0.5, INF), (0, 1.5, 0), (0, -1, -INF), (-2, 3, 12), (-2, 2, -4),
+    (-2, 0, 0), (-2, -1, -0.25), (-2, 1, 1), (4, 0.5, 0.25), (INF, 0, 0), (INF, 1, 1), (NAN, 0, 0), (1, NAN, NAN),
+    (1, INF, INF),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("base,exponent,want", POW)
+def test_pow_corners_and_their_second_order(base, exponent, want):
+    for dtype in FLOATS:
+        a, b = np.array([base], dtype), np.array([exponent], dtype)
+        check_value("pow", tp.pow(tp.tensor(a), tp.tensor(b)), a, b)
+        assert_gradients(lambda x, b=b: tp.pow(x, tp.tensor(b)), [a], want)
+        assert_gradients(lambda x: x**exponent, [a], want)
+        for e in (
+            (exponent, int(exponent))
+            if exponent == exponent and abs(exponent) < 9 and exponent % 1 == 0
+            else (exponent,)
+        ):
+            check_value("pow", tp.tensor(a) ** e, a, b)
+            assert_gradients(lambda x, e=e: x**e, [a], want)
+            if math.isfinite(base) and math.isfinite(want) and (base or e not in (0.5, 1.5)):
+                (h,) = second(lambda x, e=e: x**e, a)
+                close(
+                    h, np.array([e * (e - 1) * float(base) ** (e - 2) if e not in (0, 1) else 0.0], dtype), 1e-5, 1e-5
+                )
+
+
+def test_pow_of_a_constant_base():
+    for dtype in FLOATS:
+        x = np.array([-1, 0, 2], dtype)
+        assert_same(2.0 ** tp.tensor(x), np.array([0.5, 1, 4], dtype))
+        assert_gradients(lambda t: 2**t, [x], math.log(2) * 2.0**x)
+        assert_gradients(lambda t: 0.0**t, [np.array([0, 1, 2], dtype)], [0, 0, 0])
+        assert_gradients(lambda t: 1.0**t, [x], 0)
+        (h,) = second(lambda t: 2.0**t, x)
+        close(h, (math.log(2) ** 2 * 2.0**x).astype(dtype))
+
+
+@pytest.mark.parametrize("dtype", INTS)
+def test_integer_pow(dtype):
+    base = np.array([0, 1, 2, 3, 5], dtype)
+    for e in (0, 1, 2, 3, 5, 40):
+        assert_same(tp.tensor(base) ** e, base ** np.array(e, dtype))
+    assert_same(tp.tensor(base) ** 0.5, np.sqrt(base.astype("float32"))) if dtype == "int32" else None
+    if dtype != "uint8":
+        with pytest.raises(ValueError, match="negative"):
+            tp.tensor(base) ** -1
+        with pytest.raises(ValueError, match="negative"):
+            tp.pow(tp.tensor(base), tp.tensor(np.array([1, 1, 1, 1, -2], dtype)))
+
+
+# ---- saturation and overflow of gradients ----
+
+SATURATED = [  # op, x, value, gradient
+    *(("softplus", x, max(x, 0), float(x > 0)) for x in (30, 90, 1000, -1000)),
+    *(("sigmoid", x, float(x > 0), 0) for x in (1000, -1000)),
+    *(("tanh", x, math.copysign(1, x), 0) for x in (50, -50, INF, -INF)),
+    ("softplus", INF, INF, 1), ("softplus", -INF, 0, 0), ("sigmoid", INF, 1, 0), ("sigmoid", -INF, 0, 0),
+    ("exp", -INF, 0, 0), ("exp", -1000, 0, 0), ("expm1", -INF, -1, 0), ("log", INF, INF, 0), ("log1p", INF, INF, 0),
+    ("rsqrt", INF, 0, 0), ("sqrt", INF, INF, 0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name,x,value,gradient", SATURATED)
+def test_burn_5373_saturation(name, x, value, gradient):
+    for dtype in FLOATS:
+        f = function(name)
+        close(f(tp.tensor(np.array([x, x], dtype))), np.array([value, value], dtype), 1e-6)
+        assert_gradients(f, [np.array(x, dtype)], gradient)
+        if math.isfinite(x):
+            close(second(f, np.array([x], dtype))[0], np.zeros(1), 1e-6, 1e-3)
+
+
+def test_llvm_212696_sqrt_of_a_subnormal_has_a_finite_gradient():
+    for x in np.arange(-95, -104, -0.5):
+        value = np.exp(np.float64(x)).astype("float32")
+        (g,) = gradients(lambda t: tp.sqrt(tp.exp(t)), np.array([x], "float32"))
+        if value > 0:
+            assert np.isfinite(g).all()
+            close(g, np.array([0.5 * math.sqrt(math.exp(x))], "float32"), 0.5, 0)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_derivatives_far_out_do_not_overflow_early(dtype):
+    big, small = (np.array([v], dtype) for v in ((1e30, 1e-30) if dtype == "float32" else (1e200, 1e-200)))
+    one = np.ones(1, dtype)
+    assert_gradients(tp.divide, [one, big], 1 / big, 0.0)
+    assert_gradients(lambda t: tp.divide(t, tp.tensor(big)), [big], 1 / big)
+    assert_gradients(lambda t: tp.log(t), [small], 1 / small)
+    assert_gradients(lambda t: tp.sqrt(t), [small], 0.5 / np.sqrt(small))
+    got = gradients(tp.divide, small, small)
+    close(got[1], -1 / small)
+
+
+@pytest.mark.parametrize("dtype", ("bool", *INTS))
+@pytest.mark.parametrize("name", NAMES)
+def test_integer_results_are_not_recorded(name, dtype):
+    if defined(name, dtype):
+        assert not function(name)(*map(tp.tensor, operands(name, (2,), dtype))).requires_grad
+    x = tp.ones((2,), requires_grad=True)
+    y = function(name)(
+        *[tp.tensor([True, False]) if TABLE[name].kind == "select" else x][:1], *[x] * (TABLE[name].nin - 1)
+    )
+    assert y.requires_grad == (name in DIFFERENTIABLE)
+
+
+def test_gradients_with_respect_to_one_operand_alone():
+    """The rule of one input does not need the others to require grad."""
+    for name in DIFFERENTIABLE:
+        arrays = operands(name, (7,), "float64", "alone")
+        both = gradients(function(name), *arrays)
+        for i, a in enumerate(arrays):
+            if both[i] is None:
+                continue
+            xs = [
+                tp.tensor(b, requires_grad=(j == i)) if b.dtype.kind == "f" else tp.tensor(b)
+                for j, b in enumerate(arrays)
+            ]
+            tp.sum(function(name)(*xs)).backward()
+            assert_same(xs[i].grad, both[i], label=f"{name} {i}")
+            assert all(x.grad is None for j, x in enumerate(xs) if j != i)
+            assert xs[i].grad.shape == a.shape
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_a_large_array_has_the_gradient_of_its_parts(name):
+    """Several blocks and several threads."""
+    arrays = operands(name, (70_001,), "float32", "large")
+    seed = draw(rng_for(name, "large"), (70_001,), "float32")
+    whole = gradients(function(name), *arrays, seed=seed)
+    for start in (0, 1000, 33_333, 69_990):
+        part = slice(start, start + 11)
+        for g, w in zip(gradients(function(name), *(a[part] for a in arrays), seed=seed[part]), whole, strict=True):
+            if w is not None:
+                assert_same(g, w[part], label=name)

@@ -1,0 +1,221 @@
+"""Threads: graphs of their own, one shared leaf, and fork after the pool has been used.
+
+CASES.md, burn#5573 and pytorch#17566, #18333, #37020. The interpreter switches threads as often as it can here.
+"""
+
+import os
+import signal
+import sys
+import threading
+import time
+
+import numpy as np
+import pytest
+
+import tapeflow as tp
+
+THREADS = 8
+ROUNDS = 1000 if os.environ.get("HYPOTHESIS_PROFILE") == "deep" else 120
+BIG = 1 << 19  # elements: enough for the pool
+
+
+@pytest.fixture(autouse=True)
+def busy_switching():
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def two_threads():
+    before = tp.get_num_threads()
+    tp.set_num_threads(2)
+    yield
+    tp.set_num_threads(before)
+
+
+def together(work, count=THREADS):
+    """work(k) in threads that start from one barrier; raises what any of them raised."""
+    barrier, errors = threading.Barrier(count), []
+
+    def run(k):
+        try:
+            barrier.wait(30)
+            work(k)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+        assert not t.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]
+
+
+def test_burn_5573_own_graphs_are_independent():
+    def work(k):
+        for r in range(ROUNDS):
+            x = tp.tensor([1.0 * k, 2.0, r % 7], dtype=tp.float64, requires_grad=True)
+            y = x
+            for _ in range(5):
+                y = y * x
+            with tp.Tape() as tape:
+                z = (x * x).sum()
+            y.sum().backward(create_graph=r % 2 == 0)
+            assert x.grad.tolist() == [6.0 * k**5, 6.0 * 2**5, 6.0 * (r % 7) ** 5]
+            assert tape.gradient(z, x).tolist() == [2.0 * k, 4.0, 2.0 * (r % 7)]
+
+    together(work)
+
+
+def test_pytorch_37020_a_shared_leaf_gets_the_exact_sum():
+    w = tp.tensor([1.0, 2.0, 3.0], dtype=tp.float64, requires_grad=True)
+    added = [0.0] * THREADS
+
+    def work(k):
+        for r in range(ROUNDS):
+            loss = (w * float(k + r)).sum()
+            try:
+                loss.backward()
+            except tp.TapeError:
+                continue
+            added[k] += k + r
+
+    together(work)
+    assert w.grad.tolist() == [sum(added)] * 3
+
+
+def test_pytorch_17566_a_shared_trunk():
+    """One recorded trunk, a loss and a backward of it in each thread: right, or refused by name."""
+    w = tp.tensor([2.0, 3.0], dtype=tp.float64, requires_grad=True)
+    trunk = w * w * w
+    done = [0] * THREADS
+
+    def work(k):
+        for _ in range(ROUNDS):
+            try:
+                (trunk * 2.0).sum().backward(retain_graph=True)
+            except tp.TapeError:
+                continue
+            done[k] += 1
+
+    together(work)
+    assert w.grad.tolist() == [24.0 * sum(done), 54.0 * sum(done)]
+
+
+def test_a_write_and_reads_of_shared_tensors():
+    """Views of one buffer are written by their threads: no thread sees another's write."""
+    base = tp.tensor(np.arange(64.0))
+
+    def work(k):
+        for _ in range(ROUNDS):
+            mine = base[k:]
+            mine += 1.0
+            mine[0] = -1.0
+            assert mine[1].item() == k + 2 and base[k].item() == k
+
+    together(work)
+    assert base.tolist() == list(range(64))
+
+
+def test_a_graph_moves_between_threads():
+    x = tp.tensor([1.0, 2.0], dtype=tp.float64, requires_grad=True)
+    made = []
+    together(lambda k: made.append((x * x * (k + 1.0)).sum()), 3)
+    extra = made[0] + made[1]
+    together(lambda k: (extra if k == 0 else made[2]).backward(), 2)
+    assert x.grad.tolist() == [12.0, 24.0]
+
+
+def test_threads_end_with_tapes_and_graphs_alive():
+    kept = []
+
+    def work(k):
+        tape = tp.Tape()
+        tape.__enter__()
+        x = tp.tensor(1.0 * k, requires_grad=True)
+        kept.append((x, x * x, tape))
+
+    together(work)
+    for x, y, _ in kept:
+        y.backward()
+        assert x.grad.item() == 2 * x.item()
+
+
+def test_large_ops_in_many_threads(two_threads):
+    x = tp.tensor(np.arange(BIG) % 13.0, requires_grad=True)
+    want = float(np.sum(np.arange(BIG) % 13.0 * 2))
+
+    def work(k):
+        for _ in range(3):
+            y = (x + x).sum()
+            assert y.item() == want
+            assert tp.grad(lambda t: tp.sum(t * t))(x.detach())[12].item() == 24.0
+
+    together(work, 4)
+
+
+def pool_work():
+    """Elementwise ops and a reduction above the thresholds of the pool, forward and backward."""
+    x = tp.tensor(np.arange(BIG) % 13.0, requires_grad=True)
+    (x * x * 2.0 + x).sum().backward()
+    return np.array_equal(x.grad.numpy(), np.arange(BIG) % 13.0 * 4 + 1)
+
+
+def large_work():
+    """The same and a matmul, which has threads of the BLAS."""
+    a = tp.tensor(np.ones((300, 300)), requires_grad=True)
+    (a @ a).sum().backward()
+    return pool_work() and bool(np.all(a.grad.numpy() == 600.0))
+
+
+def forked(work, seconds=30):
+    """The exit code of work() in a child; a child that hangs is ended and gives None."""
+    child = os.fork()
+    if child == 0:
+        code = 1
+        try:
+            code = 0 if work() else 2
+        finally:
+            os._exit(code)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.01)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return None
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("nested", [False, True])
+def test_fork_after_threads_were_used(two_threads, nested):
+    assert large_work()
+    if hasattr(os, "fork"):
+        assert forked((lambda: large_work() and forked(large_work) == 0) if nested else large_work) == 0
+    assert large_work()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_fork_while_the_pool_is_busy(two_threads):
+    stop = threading.Event()
+
+    def keep_busy():
+        while not stop.is_set():
+            pool_work()
+
+    busy = threading.Thread(target=keep_busy)
+    busy.start()
+    try:
+        for _ in range(4 if hasattr(os, "fork") else 0):
+            assert forked(pool_work) == 0
+    finally:
+        stop.set()
+        busy.join(30)
+    assert not busy.is_alive() and pool_work()
