@@ -20,14 +20,14 @@ except ImportError as error:
         f"tapeflow's compiled core could not be loaded ({error}). Build it: `make build` in the checkout, or `pip install .`"
     ) from error
 
-from tapeflow import _composed, _creation, ops, transforms
+from tapeflow import _advanced, _composed, _creation, ops, transforms
 
 if _core.TABLE_HASH != ops.table_hash():
     raise ImportError(
         f"tapeflow's compiled core was built from another op table ({_core.TABLE_HASH}, now {ops.table_hash()}). "
         "Rebuild it: `make build` in the checkout, or `pip install .`"
     )
-_core.bind(_creation, transforms, _composed)
+_core.bind(_creation, _advanced, transforms, _composed)
 
 from tapeflow import random  # noqa: E402
 from tapeflow._core import (  # noqa: E402
@@ -72,15 +72,20 @@ from tapeflow._core import (  # noqa: E402
 from tapeflow._creation import (  # noqa: E402
     arange,
     asarray,
+    device,
+    devices,
     empty_like,
     eye,
     from_dlpack,
     full_like,
     linspace,
+    meshgrid,
     ones,
     ones_like,
     result_type,
     tensor,
+    tril,
+    triu,
     zeros_like,
 )
 from tapeflow.errors import (  # noqa: E402

@@ -123,17 +123,19 @@ ISA_LEVEL = kernels.level.decode()
 
 cdef object _ndarray = numpy.ndarray
 cdef object _np_generic = numpy.generic
+cdef object _np_bool = numpy.bool_
 
 # The Python parts that the core calls; set once by tapeflow/__init__.py (they import this module).
 cdef object _creation = None
+cdef object _advanced = None
 cdef object _trees = None
 cdef object _composed = None
 
 
-def bind(creation, trees, composed):
+def bind(creation, advanced, trees, composed):
     """Give the core the Python modules that it calls."""
-    global _creation, _trees, _composed
-    _creation, _trees, _composed = creation, trees, composed
+    global _creation, _advanced, _trees, _composed
+    _creation, _advanced, _trees, _composed = creation, advanced, trees, composed
 
 
 cdef struct Chunk

@@ -15,6 +15,36 @@ from tapeflow._core import Tensor
 _NUMBERS = (bool, int, float)
 
 
+# ---- devices
+
+
+class Device(str):
+    """Where tensors live. Compares equal to its name."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"device({str(self)!r})"
+
+
+CPU = Device("cpu")
+
+
+def device(name: str) -> Device:
+    """The device of a name; there is "cpu" in this version.
+
+    >>> tp.device("cpu") == tp.zeros(3).device
+    True
+    """
+    check_device(name, "device")
+    return CPU
+
+
+def devices() -> list[Device]:
+    """The devices that are there: the cpu."""
+    return [CPU]
+
+
 # ---- conversion
 
 
@@ -167,7 +197,7 @@ def from_dlpack(obj: Any) -> Tensor:
 
 def check_device(device: Any, op: str) -> None:
     """Accept the cpu; anything else is not there."""
-    if device is not None and device != "cpu":
+    if device is not None and not (isinstance(device, str) and device == "cpu"):
         raise errors.DeviceError(f'[{op}] device {device!r} is not there; this version has "cpu".')
 
 
@@ -269,6 +299,54 @@ def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, d
     array = np.eye(rows, cols, k=k, dtype=np.uint8)
     t = _core.from_numpy(array, True, "eye").astype(_core.get_default_dtype() if dtype is None else dtype)
     return t.requires_grad_() if requires_grad else t
+
+
+def tril(x: Any, k: int = 0) -> Tensor:
+    """The lower triangle of the last two axes: elements above the k-th diagonal are 0.
+
+    >>> tp.tril(tp.ones((2, 2))).tolist()
+    [[1.0, 0.0], [1.0, 1.0]]
+    """
+    x = asarray(x)
+    return _core.where(_triangle(x, k, "tril"), x, 0)
+
+
+def triu(x: Any, k: int = 0) -> Tensor:
+    """The upper triangle of the last two axes: elements below the k-th diagonal are 0."""
+    x = asarray(x)
+    return _core.where(_triangle(x, k - 1, "triu"), 0, x)
+
+
+def _triangle(x: Tensor, k: int, op: str) -> np.ndarray[Any, Any]:
+    if x.ndim < 2:
+        raise errors.ShapeError(f"[{op}] expected at least two axes, got shape {x.shape}.")
+    return np.tri(x.shape[-2], x.shape[-1], k, dtype=np.bool_)
+
+
+def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
+    """Coordinate tensors of a grid from 1-D coordinates; "xy": the first varies along axis 1, "ij": along axis 0.
+
+    >>> [g.tolist() for g in tp.meshgrid(tp.tensor([1, 2]), tp.tensor([3, 4]), indexing="ij")]
+    [[[1, 1], [2, 2]], [[3, 4], [3, 4]]]
+    """
+    if indexing not in ("xy", "ij"):
+        raise errors.ShapeError(f"[meshgrid] indexing must be 'xy' or 'ij', got {indexing!r}.")
+    tensors = [asarray(a) for a in arrays]
+    for t in tensors:
+        if t.ndim > 1:
+            raise errors.ShapeError(f"[meshgrid] coordinates must be 0-d or 1-D, got shape {t.shape}.")
+    order = list(range(len(tensors)))
+    if indexing == "xy" and len(order) > 1:
+        order[:2] = [1, 0]
+    sizes = [0] * len(order)
+    for t, axis in zip(tensors, order, strict=True):
+        sizes[axis] = t.size
+    grids = []
+    for t, axis in zip(tensors, order, strict=True):
+        shape = [1] * len(order)
+        shape[axis] = t.size
+        grids.append(_core.broadcast_to(t.reshape(tuple(shape)), tuple(sizes)))
+    return grids
 
 
 def result_type(*args: Any) -> np.dtype[Any]:

@@ -10,10 +10,11 @@ function of expr.py, ops.py and this file alone; their hash is written into it. 
 """
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 
-from .expr import Name, c_statements, parse, substitute, to_text
+from .expr import Call, Expr, Name, c_statements, free_names, nodes, parse, substitute, to_text, with_children
 from .ops import DTYPES, FLOATS, INPUTS, KINDS, SAVE_BITS, STRUCTURED, TABLE, Elementwise, table_hash
 
 WARNING = "Generated from ops.py by codegen.py: edit those."
@@ -102,24 +103,98 @@ _POWER = """TPF_INLINE {ctype} tpf_pow_{dt}({ctype} a, {ctype} b)
 """
 
 
+# Primitives with a _near_ form, three times as fast, for blocks that tpf_trig_all_near_ has passed (csrc/math.h).
+_NEAR = ("sin", "cos")
+
+
+@dataclass(frozen=True)
+class _Element:
+    """A C function on one element: an op, or g through one of its partials.
+
+    Loops call it with all operands loaded, whichever way a condition goes; where gcc meets a load under a condition it
+    sees control flow and does not vectorise for SSE.
+    """
+
+    name: str
+    dtype: str
+    result: str
+    inputs: dict[str, str]  # name -> C type
+    tree: Expr
+
+    @property
+    def near(self) -> str | None:
+        """The input on which all calls of _NEAR primitives depend, if there are any and that is all they depend on."""
+        arguments = {call.args for call in nodes(self.tree) if isinstance(call, Call) and call.name in _NEAR}
+        if len(arguments) != 1:
+            return None
+        (argument,) = arguments.pop()
+        return argument.id if isinstance(argument, Name) else None
+
+    def definition(self) -> str:
+        text = self._define("", self.tree)
+        return text if self.near is None else text + "\n" + self._define("_near", _near_form(self.tree))
+
+    def _define(self, suffix: str, tree: Expr) -> str:
+        inputs = ", ".join(f"{ctype} {name}" for name, ctype in self.inputs.items())
+        head = f"TPF_INLINE {self.result} tpf_{self.name}{suffix}_{self.dtype}({inputs})\n{{\n"
+        return head + "".join(f"    {line}\n" for line in c_statements(tree, self.dtype, self.result)) + "}\n"
+
+    def pointers(self) -> list[str]:
+        lines = [f"    const {ctype} *{name} = (const {ctype} *){name}_;" for name, ctype in self.inputs.items()]
+        return lines + [f"    (void){name}_;" for name in SAVE_BITS if name not in self.inputs]
+
+    def call(self, index: str, suffix: str = "") -> str:
+        return f"tpf_{self.name}{suffix}_{self.dtype}({', '.join(f'{name}[{index}]' for name in self.inputs)})"
+
+    def at_0(self) -> str:
+        if self.near is None:
+            return self.call("0")
+        return f"tpf_trig_is_near_{self.dtype}({self.near}[0]) ? {self.call('0', '_near')} : {self.call('0')}"
+
+    def loop(self, target: str) -> list[str]:
+        """`target` followed by the value, for each i."""
+        if self.near is None:
+            return self._for(target, "")
+        return [
+            f"if (tpf_trig_all_near_{self.dtype}({self.near}, n)) {{",
+            *(f"    {line}" for line in self._for(target, "_near")),
+            "} else {",
+            *(f"    {line}" for line in self._for(target, "")),
+            "}",
+        ]
+
+    def _for(self, target: str, suffix: str) -> list[str]:
+        return ["TPF_IVDEP", "for (int64_t i = 0; i < n; i++)", f"    {target} {self.call('i', suffix)};"]
+
+
+def _near_form(tree: Expr) -> Expr:
+    tree = with_children(tree, _near_form)
+    return Call(tree.name + "_near", tree.args) if isinstance(tree, Call) and tree.name in _NEAR else tree
+
+
 def loops_h() -> str:
     parts = [
         f"/* {WARNING}\n\n"
         "   Included once for each instruction-set level, after math.h. y may be the very memory of an operand, and\n"
         "   gx that of g; nothing else may overlap. bool is uint8_t, 0 or 1. */\n"
         "#ifndef TPF_LOOPS_H\n#define TPF_LOOPS_H\n",
-        *(
-            _POWER.format(ctype=ctype, dt=dtype, unsigned="uint32_t" if dtype == "u8" else "u" + ctype)
-            for dtype, (_, ctype) in DTYPES.items()
-            if dtype in ("u8", "i32", "i64")
-        ),
     ]
+    for dtype in ("u8", "i32", "i64"):
+        ctype = DTYPES[dtype][1]
+        parts.append(_POWER.format(ctype=ctype, dt=dtype, unsigned="uint32_t" if dtype == "u8" else "u" + ctype))
     entries = list(TABLE.values())
-    parts += [_scalar(e, dtype) for e in entries if not e.primitive for dtype in e.dtypes]
-    parts += [_loop(e, dtype) for e in entries for dtype in e.dtypes]
-    rules = [(e, i, dtype) for e in entries for i in range(e.nin) if e.vjp_kind(i) == "LOOP" for dtype in FLOATS]
-    parts += [_partial(*rule) for rule in rules]
-    parts += [_vjp(*rule) for rule in rules]
+    values = [(e, _value(e, dtype)) for e in entries for dtype in e.dtypes]
+    rules = [
+        (f"tpf_vjp_{e.name}_{INPUTS[i]}_{dtype}", _partial(e, i, dtype))
+        for e in entries
+        for i in range(e.nin)
+        if e.vjp_kind(i) == "LOOP"
+        for dtype in FLOATS
+    ]
+    parts += [element.definition() for entry, element in values if not entry.primitive]
+    parts += [element.definition() for _, element in rules]
+    parts += [_loop(element) for _, element in values]
+    parts += [_vjp(name, element) for name, element in rules]
     parts += [_loop_table(entries), _vjp_table(entries), "#endif\n"]
     return "\n".join(parts)
 
@@ -128,94 +203,54 @@ def _input_type(entry: Elementwise, name: str, dtype: str) -> str:
     return "uint8_t" if entry.kind == "select" and name == "a" else DTYPES[dtype][1]
 
 
-def _result_type(entry: Elementwise, dtype: str) -> str:
-    return "uint8_t" if entry.kind == "compare" else DTYPES[dtype][1]
+def _value(entry: Elementwise, dtype: str) -> _Element:
+    result = "uint8_t" if entry.kind == "compare" else DTYPES[dtype][1]
+    inputs = {name: _input_type(entry, name, dtype) for name in entry.inputs}
+    return _Element(entry.name, dtype, result, inputs, entry.value)
 
 
-def _scalar(entry: Elementwise, dtype: str) -> str:
-    """The op on one element, for every place that needs it."""
-    inputs = ", ".join(f"{_input_type(entry, name, dtype)} {name}" for name in entry.inputs)
-    ctype = _result_type(entry, dtype)
-    return _inline(f"{ctype} tpf_{entry.name}_{dtype}({inputs})", c_statements(entry.value, dtype, ctype))
+def _partial(entry: Elementwise, i: int, dtype: str) -> _Element:
+    ctype = DTYPES[dtype][1]
+    saved = [name for name, bit in SAVE_BITS.items() if entry.saves(i) & bit]
+    inputs = {"g": ctype} | {name: _input_type(entry, name, dtype) for name in saved}
+    return _Element(f"push_{entry.name}_{INPUTS[i]}", dtype, ctype, inputs, entry.pushed[i])
 
 
-def _inline(head: str, body: list[str]) -> str:
-    return f"TPF_INLINE {head}\n{{\n" + "".join(f"    {line}\n" for line in body) + "}\n"
-
-
-def _loop(entry: Elementwise, dtype: str) -> str:
-    result = _result_type(entry, dtype)
+def _loop(element: _Element) -> str:
     lines = [
-        f"static void tpf_loop_{entry.name}_{dtype}"
-        "(void *y_, const void *a_, const void *b_, const void *c_, int64_t n)",
+        f"static void tpf_loop_{element.name}_{element.dtype}(void *y_, const void *a_, const void *b_,",
+        "    const void *c_, int64_t n)",
         "{",
-        f"    {result} *y = ({result} *)y_;",
-        *(_pointer(name, _input_type(entry, name, dtype)) for name in entry.inputs),
-        *(f"    (void){name}_;" for name in INPUTS[entry.nin :]),
+        f"    {element.result} *y = ({element.result} *)y_;",
+        *(line for line in element.pointers() if line != "    (void)y_;"),
         "    if (n == 1) {",
-        f"        y[0] = {_call(entry, dtype, '0')};",
+        f"        y[0] = {element.at_0()};",
         "        return;",
         "    }",
-        "    TPF_IVDEP",
-        "    for (int64_t i = 0; i < n; i++)",
-        f"        y[i] = {_call(entry, dtype, 'i')};",
+        *(f"    {line}" for line in element.loop("y[i] =")),
         "}",
     ]
     return "\n".join(lines) + "\n"
 
 
-def _pointer(name: str, ctype: str) -> str:
-    return f"    const {ctype} *{name} = (const {ctype} *){name}_;"
-
-
-def _call(entry: Elementwise, dtype: str, index: str) -> str:
-    return f"tpf_{entry.name}_{dtype}({', '.join(f'{name}[{index}]' for name in entry.inputs)})"
-
-
-def _used(entry: Elementwise, i: int) -> list[str]:
-    """What the rule for input i reads besides g."""
-    return [name for name, bit in SAVE_BITS.items() if entry.saves(i) & bit]
-
-
-def _partial(entry: Elementwise, i: int, dtype: str) -> str:
-    """g through one partial, on one element. A function: its operands are loaded whichever way a condition goes,
-    without which gcc takes the loads for control flow and does not vectorise for SSE."""
-    ctype = DTYPES[dtype][1]
-    inputs = [f"{ctype} g"]
-    inputs += [f"{ctype if name == 'y' else _input_type(entry, name, dtype)} {name}" for name in _used(entry, i)]
-    head = f"{ctype} tpf_push_{entry.name}_{INPUTS[i]}_{dtype}({', '.join(inputs)})"
-    return _inline(head, c_statements(entry.pushed[i], dtype, ctype))
-
-
-def _vjp(entry: Elementwise, i: int, dtype: str) -> str:
-    """The cotangent of input i: g through the partial, set or added."""
-    ctype = DTYPES[dtype][1]
-    used = _used(entry, i)
-    first, each = (
-        f"tpf_push_{entry.name}_{INPUTS[i]}_{dtype}({', '.join(f'{name}[{index}]' for name in ['g', *used])})"
-        for index in "0i"
-    )
+def _vjp(name: str, element: _Element) -> str:
+    """The cotangent of one input, set or added."""
+    ctype = element.result
     lines = [
-        f"static void tpf_vjp_{entry.name}_{INPUTS[i]}_{dtype}(void *gx_, const void *g_, const void *a_,",
+        f"static void {name}(void *gx_, const void *g_, const void *a_,",
         "    const void *b_, const void *c_, const void *y_, int64_t n, int acc)",
         "{",
         f"    {ctype} *gx = ({ctype} *)gx_;",
-        _pointer("g", ctype),
-        *(_pointer(name, ctype if name == "y" else _input_type(entry, name, dtype)) for name in used),
-        *(f"    (void){name}_;" for name in SAVE_BITS if name not in used),
+        *element.pointers(),
         "    if (n == 1) {",
-        f"        const {ctype} value = {first};",
+        f"        const {ctype} value = {element.at_0()};",
         "        gx[0] = acc ? gx[0] + value : value;",
         "        return;",
         "    }",
         "    if (acc) {",
-        "        TPF_IVDEP",
-        "        for (int64_t i = 0; i < n; i++)",
-        f"            gx[i] = gx[i] + {each};",
+        *(f"        {line}" for line in element.loop("gx[i] = gx[i] +")),
         "    } else {",
-        "        TPF_IVDEP",
-        "        for (int64_t i = 0; i < n; i++)",
-        f"            gx[i] = {each};",
+        *(f"        {line}" for line in element.loop("gx[i] =")),
         "    }",
         "}",
     ]
@@ -343,12 +378,14 @@ def _notes(entry: Elementwise, names: tuple[str, ...]) -> list[str]:
     if entry.kind == "compare":
         return ["The result is bool and has no derivative."]
     public = {inner: Name(name) for inner, name in zip(entry.inputs, names, strict=True)}
-    partials = [
-        f"    d/d{names[i]} = {to_text(substitute(parse(text), public))}"
-        for i, text in enumerate(entry.d_text)
-        if entry.vjp_kind(i) != "NONE"
+    rules = [(names[i], parse(text)) for i, text in enumerate(entry.d_text) if entry.vjp_kind(i) != "NONE"]
+    lines = [
+        f"    d/d{name} = {to_text(substitute(tree, public))}"
+        if "g" not in free_names(tree)
+        else f"    to {name} goes {to_text(substitute(tree, public))}, g being the cotangent"
+        for name, tree in rules
     ]
-    lines = ["Derivative, y being the result::", "", *partials] if partials else ["The derivative is 0."]
+    lines = ["Derivative, y being the result::", "", *lines] if rules else ["The derivative is 0."]
     if entry.ulp:
         lines += ["", f"The largest error is {entry.ulp:g} units in the last place, for float32 and float64."]
     return lines

@@ -9,7 +9,7 @@ Trees are immutable and at most MAX_DEPTH deep, so the recursive functions here 
 
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple, TypeAlias
 
 MAX_TEXT = 4000
@@ -256,17 +256,21 @@ def depth(node: Expr) -> int:
     return deepest
 
 
+def nodes(node: Expr) -> Iterator[Expr]:
+    """The tree's nodes, the root first."""
+    yield node
+    for child in children(node):
+        yield from nodes(child)
+
+
 def free_names(node: Expr) -> frozenset[str]:
     """The variables that the value depends on."""
-    if isinstance(node, Name):
-        return frozenset((node.id,))
-    return frozenset().union(*map(free_names, children(node)))
+    return frozenset(each.id for each in nodes(node) if isinstance(each, Name))
 
 
 def calls(node: Expr) -> frozenset[str]:
     """The functions that are called by name."""
-    own = frozenset((node.name,)) if isinstance(node, Call) else frozenset()
-    return own.union(*map(calls, children(node)))
+    return frozenset(each.name for each in nodes(node) if isinstance(each, Call))
 
 
 def with_children(node: Expr, change: Callable[[Expr], Expr]) -> Expr:
@@ -450,7 +454,7 @@ def c_literal(value: float, dtype: str) -> str:
         except OverflowError:
             value = float("inf")
     if value != value:
-        return "NAN" if dtype == "f32" else "(double)NAN"
+        return "(float)TPF_NAN" if dtype == "f32" else "TPF_NAN"  # csrc/math.h
     if value == float("inf"):
-        return "INFINITY" if dtype == "f32" else "(double)INFINITY"
+        return "(float)TPF_INF" if dtype == "f32" else "TPF_INF"
     return repr(value) + ("f" if dtype == "f32" else "")

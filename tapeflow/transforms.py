@@ -48,6 +48,17 @@ def _build(structure: Any, leaves: Any) -> Any:
     return kind(*items) if hasattr(kind, "_fields") else kind(items)
 
 
+def under(mode: Any, f: Callable[..., Any]) -> Callable[..., Any]:
+    """f, run inside a context of the class mode."""
+
+    @functools.wraps(f)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with mode():
+            return f(*args, **kwargs)
+
+    return run
+
+
 # ---- reverse mode
 
 

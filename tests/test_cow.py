@@ -21,8 +21,8 @@ LIMIT = 1e6
 SHAPES = ((), (1,), (4,), (2, 3), (3, 2), (2, 1, 2), (0, 2))
 INDEX = (
     Ellipsis, 0, -1, None, slice(None, None, -1), slice(1, None), slice(None, None, 2), slice(3, 0, -2), slice(1, 1),
-    (Ellipsis, 0), (Ellipsis, slice(1, None)), (0, Ellipsis), (None, slice(0, 2)), (slice(None), 1), [0, -1, 0],
-    [[1], [0]], ([0, 1], [1, 0]), (slice(1, None), [0, 0]), (), 2, (0, 0),
+    (Ellipsis, 0), (Ellipsis, slice(1, None)), (0, Ellipsis), (None, slice(0, 2)), (slice(None), 1), (), 2, (0, 0),
+    [0, -1, 0], [[1], [0]], ([0, 1], [1, 0]), (slice(1, None), [0, 0]), (0, [1, 0]),
 )  # fmt: skip
 VIEWS = {
     "detach": (lambda t: t.detach(), np.copy),

@@ -30,7 +30,7 @@ SHAPES = {
     "matmul_batch": (lambda s: tp.ones((2, 2, 3)) @ tp.ones((3, 3, 1)), tp.ShapeError, r"matmul.*\(2, 2, 3\)"),
     "matmul_0d": (lambda s: s.x @ s.n, tp.ShapeError, r"matmul.*\(\)"),
     "matmul_number": (lambda s: s.x @ 2.0, (tp.ShapeError, TypeError), "matmul"),
-    "reshape": (lambda s: s.x.reshape((4, 2)), tp.ShapeError, r"reshape.*\(2, 3\).*\(4, 2\)"),
+    "reshape": (lambda s: s.x.reshape((4, 2)), tp.ShapeError, r"reshape(?=.*\(2, 3\)).*\(4, 2\)"),
     "reshape_unknown": (lambda s: s.x.reshape((4, -1)), tp.ShapeError, r"reshape.*\(4, -1\)"),
     "reshape_two_unknown": (lambda s: s.x.reshape((-1, -1)), tp.ShapeError, "reshape.*-1"),
     "reshape_negative": (lambda s: s.x.reshape((-2, -3)), tp.ShapeError, "reshape.*-2"),
@@ -53,7 +53,7 @@ SHAPES = {
     "argmax_of_nothing": (lambda s: tp.argmax(tp.zeros(0)), ValueError, r"argmax.*\(0,\)"),
     "dims_65": (lambda s: tp.zeros((1,) * 65), ValueError, "64|65"),
     "dims_expand": (lambda s: expanded(70), ValueError, "6[45]"),
-    "dims_index": (lambda s: s.x[(None,) * 64], ValueError, "6[456]"),
+    "dims_index": (lambda s: s.x[(None,) * 64], (ValueError, IndexError), "6[456]"),
     "dims_broadcast": (lambda s: tp.broadcast_to(s.n, (1,) * 65), ValueError, "6[45]"),
     "huge_1d": (lambda s: tp.zeros((2**62,)), HUGE, str(2**62)),
     "huge_product": (lambda s: tp.zeros((2**40, 2**40)), HUGE, str(2**40)),
@@ -83,7 +83,7 @@ AXES = {
     "sum_fraction": (lambda s: tp.sum(s.x, axis=0.5), TypeError, ""),
     "sum_huge": (lambda s: tp.sum(s.x, axis=2**70), (ValueError, IndexError, OverflowError), ""),
     "permute_twice": (lambda s: tp.permute_dims(s.x, (0, 0)), ValueError, r"permute_dims.*\(0, 0\)"),
-    "permute_few": (lambda s: tp.permute_dims(s.x, (0,)), ValueError, r"permute_dims.*\(0,\)"),
+    "permute_few": (lambda s: tp.permute_dims(s.x, (0,)), ValueError, "permute_dims.*(1 ax|few)"),
     "permute_range": (lambda s: tp.permute_dims(s.x, (0, 2)), (ValueError, IndexError), r"permute_dims"),
     "expand_dims": (lambda s: tp.expand_dims(s.x, axis=4), (ValueError, IndexError), "expand_dims.*4"),
     "concat": (lambda s: tp.concat([s.x, s.v], axis=2), (ValueError, IndexError), "concat.*2"),
@@ -101,7 +101,7 @@ INDICES = {
     "two_ellipses": (lambda s: s.x[..., ...], IndexError, ""),
     "fraction": (lambda s: s.x[1.5], (IndexError, TypeError), ""),
     "text": (lambda s: s.x["a"], (IndexError, TypeError), ""),
-    "step_0": (lambda s: s.x[::0], ValueError, "step"),
+    "step_0": (lambda s: s.x[::0], (ValueError, IndexError), "step"),
     "list_past_end": (lambda s: s.x[[0, 7]], IndexError, r"(?=.*axis 0)(?=.*\b7\b)(?=.*\b2\b)"),
     "list_before_start": (lambda s: s.x[:, [0, -4]], IndexError, r"(?=.*axis 1)(?=.*-4)"),
     "float_list": (lambda s: s.x[[0.5]], (IndexError, TypeError), ""),
@@ -114,7 +114,7 @@ INDICES = {
     "take_of_nothing": (lambda s: tp.take(tp.zeros((0, 2)), tp.tensor([0]), axis=0), IndexError, ""),
     "labels": (lambda s: tp.cross_entropy(s.x, tp.tensor([0, 3])), IndexError, r"(?=.*\b3\b)"),
     "labels_negative": (lambda s: tp.cross_entropy(s.x, tp.tensor([0, -1])), IndexError, "-1"),
-    "labels_float": (lambda s: tp.cross_entropy(s.x, tp.tensor([0.0, 1.0])), (TypeError, tp.ShapeError), "float32"),
+    "labels_float": (lambda s: tp.cross_entropy(s.x, tp.tensor([0.0, 1.0])), (TypeError, tp.ShapeError), ""),
     "iterate_0d": (lambda s: list(s.n), TypeError, "0-d"),
     "index_0d": (lambda s: s.n[0], IndexError, ""),
     "write_past_end": (lambda s: operator.setitem(s.v, 5, 1.0), IndexError, r"(?=.*axis 0)(?=.*\b5\b)"),
@@ -130,8 +130,8 @@ WRITES = {
         "assign_add": lambda s: s.x.assign_add(s.v),
         "zero": lambda s: s.x.zero_(),
     }.items()},
-    "grow_iadd": (lambda s: operator.iadd(s.v, tp.ones((3, 2, 3))), tp.ShapeError, r"\(2, 3\).*\(3, 2, 3\)"),
-    "grow_0d": (lambda s: operator.imul(s.n, tp.ones(3)), tp.ShapeError, r"\(\).*\(3,\)"),
+    "grow_iadd": (lambda s: operator.iadd(s.v, tp.ones((3, 2, 3))), tp.ShapeError, r"(?=.*\(2, 3\)).*\(3, 2, 3\)"),
+    "grow_0d": (lambda s: operator.imul(s.n, tp.ones(3)), tp.ShapeError, r"(?=.*\(\)).*\(3,\)"),
     "grow_recorded": (lambda s: operator.iadd(s.y, tp.ones((3, 1, 2, 3))), tp.ShapeError, r"\(3, 1, 2, 3\)"),
     "grow_assign": (lambda s: s.v.assign(tp.ones((2, 2, 3))), tp.ShapeError, r"\(2, 2, 3\)"),
     "assign_shape": (lambda s: s.v.assign(tp.ones((3, 2))), tp.ShapeError, r"\(2, 3\).*\(3, 2\)|\(3, 2\).*\(2, 3\)"),
@@ -143,10 +143,10 @@ WRITES = {
     "int_plus_float": (lambda s: operator.iadd(s.i, 0.5), TypeError, "int64"),
     "int_divide": (lambda s: operator.itruediv(s.i, 2), TypeError, "int64"),
     "setitem_text": (lambda s: operator.setitem(s.v, 0, "a"), TypeError, ""),
-    "delete": (lambda s: operator.delitem(s.v, 0), TypeError, ""),
+    "delete": (lambda s: operator.delitem(s.v, 0), (TypeError, tp.ShapeError), "delete|deletion"),
     "shape_is_fixed": (lambda s: setattr(s.v, "shape", (3, 2)), AttributeError, ""),
-    "grad_shape": (lambda s: setattr(s.x, "grad", tp.ones(4)), (ValueError, TypeError), r"\(4,\)"),
-    "grad_type": (lambda s: setattr(s.x, "grad", "a"), TypeError, ""),
+    "grad_shape": (lambda s: setattr(s.x, "grad", tp.ones(4)), tp.TapeflowError, r"\(4,\)|\[4\]"),
+    "grad_type": (lambda s: setattr(s.x, "grad", "a"), tp.TapeflowError, "str"),
 }  # fmt: skip
 DTYPES = {
     "text": (lambda s: tp.tensor("abc"), TypeError, "tensor"),
@@ -179,12 +179,13 @@ DTYPES = {
     "matmul_text": (lambda s: s.x @ "a", TypeError, ""),
     "function_of_text": (lambda s: tp.exp("a"), TypeError, "exp"),
     "function_of_none": (lambda s: tp.add(s.x, None), TypeError, "add"),
-    "concat_of_text": (lambda s: tp.concat([s.x, "a"], axis=0), TypeError, "concat"),
-    "where_condition": (lambda s: tp.where(s.x, s.x, s.v), TypeError, "where.*float32"),
+    "concat_of_text": (lambda s: tp.concat([s.x, "a"], axis=0), TypeError, "str"),
     "int_requires_grad": (lambda s: tp.tensor([1, 2], requires_grad=True), tp.DTypeError, "int64"),
     "bool_requires_grad": (lambda s: s.b.requires_grad_(), tp.DTypeError, "bool"),
     "uint8_requires_grad": (lambda s: tp.zeros(2, dtype=tp.uint8).requires_grad_(), tp.DTypeError, "uint8"),
-    "grad_of_int": (lambda s: tp.grad(lambda x: x * 2.0)(3), TypeError, "int64"),
+    "grad_of_int": (lambda s: tp.grad(lambda x: tp.sum(x * 2.0))(s.i), TypeError, "int64"),
+    "grad_of_bool": (lambda s: tp.grad(lambda x: x * 2.0)(True), TypeError, "bool"),
+    "grad_of_int_array": (lambda s: tp.grad(lambda x: tp.sum(x * 2.0))(np.arange(3)), TypeError, "int64"),
     "float_of_many": (lambda s: float(s.x), (TypeError, ValueError), r"\(2, 3\)"),
     "int_of_many": (lambda s: int(s.i), (TypeError, ValueError), r"\(3,\)"),
     "bool_of_many": (lambda s: bool(s.x), ValueError, r"\(2, 3\)"),
@@ -204,36 +205,37 @@ DTYPES = {
 OTHERS = {
     "device": (lambda s: tp.zeros(2, device="nonsense"), tp.DeviceError, "nonsense"),
     "device_to": (lambda s: s.x.to("nonsense:3"), tp.DeviceError, "nonsense"),
-    "device_number": (lambda s: tp.device(17), (tp.DeviceError, TypeError), ""),
+    "device_number": (lambda s: tp.device(17), (tp.DeviceError, TypeError), "17"),
     "threads_0": (lambda s: tp.set_num_threads(0), ValueError, "0"),
     "threads_negative": (lambda s: tp.set_num_threads(-2), ValueError, "-2"),
     "threads_text": (lambda s: tp.set_num_threads("a"), TypeError, ""),
     "no_such_attribute": (lambda s: s.x.nonsense, AttributeError, "nonsense"),
-    "argnums": (lambda s: tp.grad(lambda x: x, argnums=3)(1.0), (ValueError, IndexError, TypeError), "3"),
-    "argnums_text": (lambda s: tp.grad(lambda x: x, argnums="a")(1.0), TypeError, ""),
-    "grad_of_no_function": (lambda s: tp.grad(3)(1.0), TypeError, ""),
+    "argnums": (lambda s: tp.grad(lambda x: x, argnums=3)(1.0), tp.TapeflowError, "3"),
+    "argnums_text": (lambda s: tp.grad(lambda x: x, argnums="a")(1.0), tp.TapeflowError, "argnums"),
+    "grad_of_no_function": (lambda s: tp.grad(3)(1.0), tp.TapeflowError, "function"),
     "grad_of_a_number": (lambda s: tp.grad(lambda x: 3.0)(1.0), (tp.TapeError, TypeError), "grad"),
     "grad_of_text": (lambda s: tp.grad(lambda x: "a")(1.0), (tp.TapeError, TypeError), "grad"),
     "grad_of_text_argument": (lambda s: tp.grad(lambda x: x)("a"), TypeError, ""),
-    "value_and_grad_aux": (lambda s: tp.value_and_grad(lambda x: x, has_aux=True)(1.0), (TypeError, ValueError), "aux"),
+    "value_and_grad_aux": (lambda s: tp.value_and_grad(lambda x: x, has_aux=True)(1.0), tp.TapeflowError, "aux"),
     "backward_vector": (lambda s: s.y.backward(), tp.TapeError, r"\(2, 3\)"),
     "backward_seed": (lambda s: s.y.backward(tp.ones((3, 2))), tp.TapeError, r"\(3, 2\)"),
     "backward_unrecorded": (lambda s: s.v.sum().backward(), tp.TapeError, "backward"),
-    "tape_source": (lambda s: s.tape.gradient(s.y, ["a"]), TypeError, ""),
-    "tape_target": (lambda s: s.tape.gradient("a", s.x), TypeError, ""),
-    "watch": (lambda s: s.tape.watch("a"), TypeError, "watch"),
+    "tape_source": (lambda s: s.tape.gradient(s.y, ["a"]), tp.TapeflowError, "str"),
+    "tape_target": (lambda s: s.tape.gradient("a", s.x), tp.TapeflowError, "str"),
+    "watch": (lambda s: s.tape.watch("a"), tp.TapeflowError, "watch.*str"),
     "watch_int": (lambda s: s.tape.watch(s.i), TypeError, "int64"),
     "enter_twice": (lambda s: s.tape.__enter__(), tp.TapeError, ""),
-    "hook": (lambda s: s.y.register_hook("a"), TypeError, ""),
-    "hook_unrecorded": (lambda s: s.v.register_hook(print), tp.TapeError, "requires_grad"),
-    "retain_grad_unrecorded": (lambda s: s.v.retain_grad(), tp.TapeError, "requires_grad"),
+    "hook": (lambda s: s.y.register_hook("a"), tp.TapeflowError, "callable"),
+    "hook_unrecorded": (lambda s: s.v.register_hook(print), tp.TapeError, "require"),
+    "retain_grad_unrecorded": (lambda s: s.v.retain_grad(), tp.TapeError, "require"),
 }  # fmt: skip
 GROUPS = {"shape": SHAPES, "axis": AXES, "index": INDICES, "write": WRITES, "dtype": DTYPES, "other": OTHERS}
 CALLS = {f"{group}-{name}": call for group, calls in GROUPS.items() for name, call in calls.items()}
 # Python's own errors, or those of a protocol that fixes the message.
 PLAIN = {
     "axis-sum_fraction", "dtype-format", "dtype-format_code", "dtype-int_of_nan", "dtype-matmul_text",
-    "dtype-plus_none", "dtype-plus_object", "dtype-plus_text", "dtype-tensor_is_no_base", "dtype-text_times",
+    "dtype-plus_complex", "dtype-plus_none", "dtype-plus_object", "dtype-plus_text", "dtype-tensor_is_no_base",
+    "dtype-text_times",
     "index-step_0", "other-argnums_text", "other-grad_of_no_function", "other-hook", "other-no_such_attribute",
     "other-threads_text", "shape-nested_in_itself", "write-delete", "write-setitem_text", "write-shape_is_fixed",
 }  # fmt: skip
@@ -281,7 +283,7 @@ def test_bad_call(name):
             call(s)
         assert info.match(f"(?s){says}"), str(info.value)
         if name not in PLAIN:
-            assert info.match(r"^['\"]?\[\w+\] \S"), f"no [op]: {info.value}"
+            assert info.match(r"^['\"]?\[[\w.]+\] \S"), f"no [op]: {info.value}"
         assert snapshot(s) == before
         loss = (s.x * s.v + s.y[0] @ s.v[1]).sum()
     want = np.array(MATRIX) + 6 * 2 * np.array([MATRIX[1], [0, 0, 0]])
@@ -352,7 +354,7 @@ def test_one_bad_index_among_many_is_found_before_anything_is_written(size):
         index = np.arange(size)
         for bad in (size, -size - 1, 2**40, -(2**62)):
             index[at] = bad
-            for use in (t.__getitem__, lambda i: t.__setitem__(i, 1.0), lambda i: tp.take(t, tp.tensor(i))):
+            for use in (t.__getitem__, lambda i: t.__setitem__(i, 1.0), lambda i: tp.take(t, tp.tensor(i), axis=0)):
                 with pytest.raises(IndexError, match=str(bad)):
                     use(index)
     assert not t.numpy().any()

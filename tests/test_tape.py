@@ -116,12 +116,15 @@ CASES = {  # name: f, operands, gradients of sum(f)
     "mlx_610_look_in_mid_graph": (looked_at, ([[1, 2]],), ([[12, 18]],)),
     "pytorch_114505_write_after_read": (read_then_written, ([1, 2, 3],), ([0, 10 + math.cos(2), 100],)),
     "write_with_a_step": (step_written, ([1, 2, 3],), ([5, 520, 0],)),
-    "write_of_duplicates": (
-        lambda x: weighted(written(x, [0, 0], lambda t: tp.asarray([3 * x[1], 5 * x[2]])), 1, 10, 100),
-        ([1, 2, 3],), ([0, 10, 105],)),
+    "write_reversed": (
+        lambda x: weighted(written(x, slice(None, None, -2), lambda t: t * t), 1, 10, 100),
+        ([1, 2, 3],), ([2, 10, 600],)),
     "read_of_duplicates": (lambda x: weighted(x[[0, 2, 0, -1]], 1, 10, 100, 1000), ([1, 2, 3],), ([101, 0, 1010],)),
     "mask": (lambda x: x[np.array([True, False, True])] ** 2, ([1, 2, 3],), ([2, 0, 6],)),
     "mask_write": (lambda x: written(x, np.array([True, False, True]), lambda t: t * t), ([1, 2, 3],), ([2, 1, 6],)),
+    "write_of_duplicates": (
+        lambda x: weighted(written(x, [0, 0], lambda t: tp.asarray([3 * x[1], 5 * x[2]])), 1, 10, 100),
+        ([1, 2, 3],), ([0, 10, 105],)),
     "one_operand_twice": (lambda x: x * x + x / x, ([3],), ([6],)),
     "zero_times_infinity": (lambda x: tp.where(x > 0, tp.sqrt(x), x), ([4, -4],), ([0.25, 1],)),
 }  # fmt: skip
@@ -229,6 +232,7 @@ def test_seed(seed):
     assert x.grad.tolist() == [2.0, 40.0]
     with tp.Tape() as tape:
         y = x * x
+    seed = np.array(seed) if isinstance(seed, list) else seed  # a list would be several gradients here
     assert tape.gradient(y, x, output_gradients=seed).tolist() == [2.0, 40.0]
 
 
@@ -350,7 +354,7 @@ def test_a_hook_of_the_wrong_shape_is_refused():
     x = leaf([1.0, 2.0])
     u = x * 1.0
     u.register_hook(lambda g: g.sum())
-    with pytest.raises(tp.TapeflowError, match=r"\(2,\)"):
+    with pytest.raises(tp.TapeflowError, match=r"\(2,\)|\[2\]"):
         u.sum().backward()
     assert x.grad is None
 
@@ -372,7 +376,8 @@ def test_a_hook_may_run_a_backward_of_its_own():
     u = x * x
 
     def hook(g):
-        (w * w).backward()
+        with tp.enable_grad():
+            (w * w).backward()
 
     u.register_hook(hook)
     (u * 3).backward()
@@ -582,7 +587,7 @@ def test_len_and_print_show_every_op():
     lines = str(tape).splitlines()
     for name in ("tanh", "add", "greater", "multiply", "matmul"):
         assert sum(name in line for line in lines) == 1, lines
-    assert "float64" in str(tape) and "(2,)" in str(tape)
+    assert "float64[2]" in str(tape)
     assert sum(1 for _ in lines) >= len(tape)
 
 
@@ -625,7 +630,7 @@ def test_unconnected_targets():
     assert tape.gradient(y, other) is None
     assert tape.gradient(y, other, unconnected="zero").tolist() == [0.0]
     assert tape.gradient(y, [x, other])[1] is None
-    with pytest.raises((ValueError, TypeError), match="unconnected"):
+    with pytest.raises(tp.TapeflowError, match="unconnected"):
         tape.gradient(y, other, unconnected="nothing")
 
 
@@ -764,7 +769,7 @@ def taped(x):
 def test_refused(name):
     call, pattern = REFUSED[name]
     x = leaf([1.0, 2.0])
-    with pytest.raises(tp.TapeError, match=r"(?s)^\[\w+\] .*") as info:
+    with pytest.raises(tp.TapeError, match=r"(?s)^\[[\w.]+\] .*") as info:
         call(x)
     assert info.match(f"(?s){pattern}")
     assert isinstance(info.value, RuntimeError) and isinstance(info.value, tp.TapeflowError)

@@ -157,7 +157,7 @@ def test_default_dtype():
     assert tp.get_default_dtype() == tp.float32
     tp.set_default_dtype(tp.float64)
     try:
-        made = tp.tensor(1.0), tp.zeros(2), tp.tensor([1, 2]) / 2, tp.tensor(1).exp(), tp.tensor([1]) * 2.0
+        made = tp.tensor(1.0), tp.zeros(2), tp.tensor([1, 2]) / 2, tp.exp(tp.tensor(1)), tp.tensor([1]) * 2.0
         assert [t.dtype for t in made] == [tp.float64] * 5
         assert (tp.tensor(1.0, dtype=tp.float32) * 2.0).dtype == tp.float32
     finally:
@@ -201,7 +201,7 @@ def test_scalar_protocols(dtype):
     assert (t.item(), t.tolist(), float(t), int(t), bool(t)) == (v, v, 1.0, 1, True)
     assert type(t.item()) is type(v)
     assert tp.tensor([[1]], dtype=dtype_of(dtype)).item() == v
-    if "float" in dtype:
+    if dtype not in ("uint8", "int32", "int64"):
         with pytest.raises(TypeError):
             operator.index(t)
     else:
@@ -324,7 +324,7 @@ def test_array_protocol_arguments():
     assert np.shares_memory(np.asarray(t), t.numpy())
     with pytest.raises(ValueError):
         np.array(t, dtype="float64", copy=False)
-    assert np.mean(t) == pytest.approx(np.mean(MATRIX))
+    assert np.median(t) == np.median(MATRIX)
 
 
 BINARY = [operator.add, operator.sub, operator.mul, operator.truediv, operator.pow, operator.lt, operator.eq]
@@ -402,7 +402,7 @@ def test_dlpack_in():
     t = tp.from_dlpack(a)
     del a, source
     gc.collect()
-    assert t[0, 1].item() == 1.0
+    assert t[2, 3].item() == 11.0
     del t
     gc.collect()
     assert alive() is None
@@ -513,10 +513,11 @@ WRITES = {
     "reverse": (lambda t: t.__setitem__(slice(None, None, -1), t), X[::-1]),
     "mask": (lambda t: t.__setitem__(t > 5, -1.0), np.where(X > 5, -1, X)),
     "duplicates": (lambda t: t.__setitem__(([0, 0], [1, 1]), [7.0, 8.0]), np.where(X == 1, 8, X)),
+    "rows": (lambda t: t.__setitem__(tp.tensor([2, 0]), X[[0, 2]]), X[[2, 1, 0]]),
     "broadcast": (lambda t: t.__setitem__((slice(None), None, 0), [[5.0]]), np.where(X % 4 == 0, 5, X)),
     "newaxis": (lambda t: t.__setitem__((None, Ellipsis), 2 * X[None]), 2 * X),
     "integer": (lambda t: t.__setitem__((2, -1), 3), np.where(X == 11, 3, X)),
-    "tensor_index": (lambda t: t.__setitem__(tp.tensor([2, 0]), X[[0, 2]]), X[[2, 1, 0]]),
+    "tensor_index": (lambda t: t.__setitem__(tp.tensor(2), X[0]), X[[0, 1, 0]]),
 }
 
 

@@ -251,6 +251,13 @@ cdef class Walk:
             s.node.refs += 1
         return 0
 
+    cdef Tensor take_slot(self, Slot *s):
+        """What a slot has collected, which leaves it empty."""
+        cdef Tensor t = wrap(s.v, s.node)
+        s.v = NULL
+        s.node = NULL
+        return t
+
     # ---- walking
 
     cdef int run(self) except -1:
@@ -372,7 +379,6 @@ cdef class Walk:
                 continue
             kind = tpf_op_vjp_kind[op][i]
             if kind == TPF_VJP_PASS:
-                # g stays in use here: a PASS after the last LOOP may not see it overwritten
                 self.push(src, value_share(g), NULL, vals[i])
                 continue
             if kind == TPF_VJP_NONE:
@@ -386,10 +392,8 @@ cdef class Walk:
                     continue
             if i == last and value_is_mine(g) and not self.used_later(e, i):
                 execute_vjp(op, i, g, g, vals, 0)
-                out = value_share(g)
-                # the slot gives its share up, so that g has one owner again
-                value_release(s.v)
-                s.v = NULL
+                out = g
+                s.v = NULL  # its share goes on
             else:
                 out = value_like(g, g.dtype)
                 try:
@@ -428,7 +432,7 @@ cdef class Walk:
             if rule is None:
                 self.push(e.src[i], zero_like(g.v), NULL, vals[i])
             else:
-                self.push_tensor(e.src[i], rule(*args), like_or(vals[i], g.v))
+                self.push_tensor(e.src[i], rule(*args), vals[i])
         return 0
 
     # ---- the end of the walk
@@ -457,18 +461,31 @@ cdef class Walk:
         for i in range(self.n_leaves):
             slot_clear(&self.leaves[i].slot)
         updates.extend(self.retained)
-        sums = [None if t._grad is None else add_tensors(t._grad, g) for t, g in updates]
-        for (t, g), total in zip(updates, sums):
-            if total is None:
-                t._grad = packed(g)
-            else:
-                rebind(t._grad, total)
+        add_into_grads(updates)
         return 0
 
 
-cdef Value *like_or(Value *like, Value *g) noexcept:
-    """What a composed cotangent must be brought to: rules may leave it smaller than the result."""
-    return like if like != NULL else g
+cdef int add_into_grads(list updates) except -1:
+    """Add each (tensor, cotangent) into the tensor's .grad: all of them, or none after an error. A large addition lets
+    other threads run: sums whose .grad has changed meanwhile are made again."""
+    cdef Tensor t, g, old, new
+    cdef list sums = None
+    cdef bint changed = True
+    while changed:
+        sums = []
+        for t, g in updates:
+            old = t._grad
+            sums.append((old, None if old is None else old.detach(), packed(g) if old is None else packed(add_tensors(old, g))))
+        changed = False
+        for (t, g), (grad, seen, total) in zip(updates, sums):
+            old = grad
+            changed = changed or t._grad is not grad or (old is not None and old.v != (<Tensor>seen).v)
+    for (t, g), (grad, seen, total) in zip(updates, sums):
+        if grad is None:
+            t._grad = total
+        else:
+            rebind(grad, total)
+    return 0
 
 
 cdef Value *zero_like(Value *g) except NULL:

@@ -1,4 +1,5 @@
-# Basic indexing: ints, slices, None and Ellipsis become a window (shape_ops.pxi); one integer array becomes a take.
+# Basic indexing: ints, slices, None and Ellipsis become a window (shape_ops.pxi). One integer array among slices becomes a
+# take, any other advanced index is worked out in _advanced.py.
 
 cdef struct Window:
     int64_t params[257]          # ndim * 4, then start, step, count, extent of each axis
@@ -9,7 +10,7 @@ cdef struct Window:
 
 cdef bint is_array_index(object i):
     """An index that selects element by element."""
-    if isinstance(i, (list, _ndarray)):
+    if isinstance(i, (list, _ndarray, _np_bool)) or PyBool_Check(i):
         return True
     return isinstance(i, Tensor) and ((<Tensor>i).v.ndim > 0 or (<Tensor>i).v.dtype == TPF_BOOL)
 
@@ -91,8 +92,7 @@ cdef int read_index(Tensor t, tuple index, Window *w) except -1:
 cdef int64_t index_int(object i, int axis, int64_t extent) except -1:
     cdef int64_t at
     if PyBool_Check(i) or isinstance(i, (float, str, bytes)):
-        raise errors.TensorIndexError(f"[index] an index must be an int, a slice, None, Ellipsis or an integer array, got {type(i).__name__}. "
-                                      "For masks use tp.where.")
+        raise errors.TensorIndexError(f"[index] an index must be an int, a slice, None, Ellipsis or an integer array, got {type(i).__name__}.")
     try:
         number = operator.index(i)
     except TypeError:
@@ -106,42 +106,34 @@ cdef int64_t index_int(object i, int axis, int64_t extent) except -1:
 cdef Tensor get_item(Tensor t, object index):
     cdef Window w
     cdef int64_t at
-    cdef int axis
-    cdef Tensor u
     if PyLong_CheckExact(index) and t.v.ndim == 1:
         # the loop over a vector
         at = index_int(index, 0, t.v.shape[0])
         w.ndim = 0
         w.params[0], w.params[1], w.params[2], w.params[3], w.params[4] = 4, at, 1, 1, t.v.shape[0]
         return op_window(t, w.params, 0, w.shape, w.axis)
-    arrays = [i for i in index if is_array_index(i)] if isinstance(index, tuple) else [index] if is_array_index(index) else None
-    cdef tuple full = index_tuple(t, index)
-    if not arrays:
-        read_index(t, full, &w)
-        return op_window(t, w.params, w.ndim, w.shape, w.axis)
-    axis = array_axis(full, len(arrays))
-    read_index(t, tuple([slice(None) if is_array_index(i) else i for i in full]), &w)
-    u = op_window(t, w.params, w.ndim, w.shape, w.axis)
-    return op_take(u, checked_indices(arrays[0], u.v.shape[axis], axis, b"index"), axis)
+    cdef bint advanced = has_array_index(index)
+    if advanced and not isinstance(index, tuple) and is_int_array(index) and t.v.ndim:
+        return op_take(t, checked_indices(index, t.v.shape[0], 0, b"index"), 0)  # rows of a table
+    if advanced:
+        return _advanced.get(t, index)
+    read_index(t, index_tuple(t, index), &w)
+    return op_window(t, w.params, w.ndim, w.shape, w.axis)
 
 
-cdef int array_axis(tuple index, int arrays) except -1:
-    """The axis of the one integer array in an index, in the result of the rest."""
-    cdef int axis = 0
-    cdef int found = -1
+cdef bint has_array_index(object index) except -1:
+    if not isinstance(index, tuple):
+        return is_array_index(index)
     for i in index:
         if is_array_index(i):
-            if isinstance(i, Tensor) and (<Tensor>i).v.dtype == TPF_BOOL or isinstance(i, _ndarray) and i.dtype.kind == "b" \
-                    or isinstance(i, list) and i and isinstance(i[0], bool):
-                raise errors.TensorIndexError("[index] boolean masks are not supported. Use tp.where(mask, x, y) instead.")
-            found = axis
-        elif not (i is None or PySlice_Check(i)):
-            if arrays:
-                raise errors.TensorIndexError("[index] an integer array beside an int is not supported. Index in two steps: t[2][:, ids].")
-        axis += 1
-    if arrays > 1:
-        raise errors.TensorIndexError("[index] more than one integer array is not supported. Use tp.take along one axis after the other.")
-    return found
+            return True
+    return False
+
+
+cdef bint is_int_array(object i) except -1:
+    if isinstance(i, Tensor):
+        return (<Tensor>i).v.dtype != TPF_BOOL
+    return isinstance(i, _ndarray) and i.dtype.kind in "iu"
 
 
 cdef Tensor op_broadcast_for_write(Tensor v, Value *like, str op):
@@ -166,12 +158,9 @@ cdef int set_item(Tensor t, object index, object value) except -1:
     cdef Value *target
     cdef Tensor v, r
     check_write(t, "setitem")
-    cdef tuple full = index_tuple(t, index)
-    for i in full:
-        if is_array_index(i):
-            raise errors.TensorIndexError("[setitem] writing through an array index is not supported. Use tp.scatter_add, or tp.where "
-                                          "with a mask.")
-    read_index(t, full, &w)
+    cdef bint advanced = has_array_index(index)
+    if not advanced:
+        read_index(t, index_tuple(t, index), &w)
     if is_number(value):
         v = number_tensor(value, t.v.dtype, b"setitem")
     else:
@@ -180,6 +169,8 @@ cdef int set_item(Tensor t, object index, object value) except -1:
             raise errors.DTypeError(f"[setitem] a {dtype_name(v.v.dtype)} value does not fit a tensor of dtype {dtype_name(t.v.dtype)}. "
                                     "Cast one of them with .astype first.")
         v = op_astype(v, t.v.dtype)
+    if advanced:
+        return rebind(t, _advanced.put(t, index, v))
     target = value_raw(w.ndim)
     if target == NULL:
         raise MemoryError()

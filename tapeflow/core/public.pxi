@@ -185,7 +185,7 @@ def broadcast_to(x, shape):
     cdef Tensor t = as_tensor_for(OP_BROADCAST_TO, x)
     cdef int ndim = read_shape(shape, wanted, b"broadcast_to")
     check_sizes(ndim, wanted, b"broadcast_to")
-    return op_broadcast(t, ndim, wanted)
+    return another(t, op_broadcast(t, ndim, wanted))
 
 
 def expand_dims(x, axis=0):
@@ -376,7 +376,7 @@ def astype(x, dtype, copy=True):
     >>> tp.astype(tp.tensor([1.7, -1.7]), "int64").tolist()
     [1, -1]
     """
-    return op_astype(as_tensor_for(OP_ASTYPE, x), dtype_code(dtype, "astype"))
+    return as_tensor_for(OP_ASTYPE, x).astype(dtype, copy)
 
 
 def stop_gradient(x):
@@ -453,8 +453,11 @@ cdef Tensor arange_int(int64_t n):
 
 def from_number(number, dtype, str op):
     """A 0-d tensor of a Python number (for the Python parts of the package)."""
-    return number_tensor(number, dtype_code(dtype, op) if dtype is not None else
-                         default_float if PyFloat_CheckExact(number) else TPF_BOOL if PyBool_Check(number) else TPF_INT64, op.encode())
+    cdef int kind = default_float if PyFloat_CheckExact(number) else TPF_BOOL if PyBool_Check(number) else TPF_INT64
+    cdef int code = kind if dtype is None else dtype_code(dtype, op)
+    if PyFloat_CheckExact(number) and not is_float(code):
+        return op_astype(number_tensor(number, TPF_FLOAT64, op.encode()), code)
+    return number_tensor(number, code, op.encode())
 
 
 def from_numpy(array, bint copy, str op):
@@ -524,13 +527,7 @@ cdef class _GradMode:
         return None
 
     def __call__(self, f):
-        cls = type(self)
-
-        @functools.wraps(f)
-        def wrapped(*args, **kwargs):
-            with cls():
-                return f(*args, **kwargs)
-        return wrapped
+        return _trees.under(type(self), f)
 
 
 cdef class no_grad(_GradMode):

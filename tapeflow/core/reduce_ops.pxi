@@ -116,7 +116,7 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
             run_reduce(kernels.reduce[code][src.dtype], y.data, src, outer, n, inner)
     finally:
         value_release(src)
-    if wants_record(ts, x.node):
+    if wants_record(ts, x.node, y.dtype):
         try:
             e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_MAX or op == OP_MIN else 0)
             e.params = params_new(2)
@@ -162,8 +162,8 @@ cdef Tensor op_prod(Tensor x, uint64_t mask, bint keepdims):
         if mask >> d & 1:
             axes[half] = d
             half += 1
-    if n == 0:
-        return op_reshape(full_shape(ndim, shape, x.v.dtype, 1), ndim, shape)
+    if n == 0:  # 1, still connected to x
+        return call2(OP_ADD, op_reduce(OP_SUM, x, mask, False, keepdims), 1)
     t = op_reshape(op_permute(x, axes), k + 1, rest)
     while n > 1:
         half = n // 2
@@ -203,7 +203,7 @@ cdef Tensor op_rows(int op, Tensor x):
                 f(y.data, src.data, rows, n)
     finally:
         value_release(src)
-    if wants_record(ts, x.node):
+    if wants_record(ts, x.node, y.dtype):
         try:
             e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_LOGSUMEXP else SAVE_Y)
         except:
@@ -285,7 +285,7 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
         if bad >= 0:
             raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out of range for "
                                           f"the axis of {n} classes.")
-        if wants_record(ts, x.node):
+        if wants_record(ts, x.node, y.dtype):
             e = record(ts, OP_CROSS_ENTROPY, 1, &x.node, &src, y, SAVE_A)
             if e.flags & E_GRAD:
                 e.val[1] = value_share(id)
@@ -449,7 +449,7 @@ cdef Tensor op_matmul(Tensor a, Tensor b):
         va = matmul_operand(a.v, dtype)
         vb = matmul_operand(b.v, dtype)
         y = matmul_value(va, vb)
-        if wants_record(ts, a.node) or wants_record(ts, b.node):
+        if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
             vals[0], vals[1] = a.v, b.v
             nodes[0], nodes[1] = a.node, b.node
             if a.node != NULL and a.node.flags & E_GRAD:

@@ -22,17 +22,6 @@ cdef Tensor stretched(Tensor g, uint64_t mask, Value *x):
     return op_broadcast(g, x.ndim, x.shape)
 
 
-cdef Value *mine_in(Walk w, Entry *src, Value *x) except? NULL:
-    """The cotangent that src has collected in this walk, where adding to it in place is allowed; else NULL."""
-    cdef Slot *s
-    if w.composed:
-        return NULL
-    s = w.find(src)
-    if s.v != NULL and value_is_mine(s.v) and same_shape(s.v, x):
-        return s.v
-    return NULL
-
-
 cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     cdef int op = e.opcode
     cdef int axes[64]
@@ -107,18 +96,14 @@ cdef Tensor rows_vjp(Entry *e, Value **vals, Tensor g):
     y = with_node(vals[3], e)
     if op == OP_SOFTMAX:
         p = op_reduce(OP_SUM, call2(OP_SMUL, g, y), mask, False, True)
-        return call2(OP_MULTIPLY, y, call2(OP_SUBTRACT, g, p))
+        return call2(OP_SMUL, call2(OP_SUBTRACT, g, p), y)
     if op == OP_LOG_SOFTMAX:
         p = op_reduce(OP_SUM, g, mask, False, True)
         return call2(OP_SUBTRACT, g, call2(OP_SMUL, p, call1(OP_EXP, y)))
+    # the weights have a maximum and a sum of their own: exp(x - y) would carry the rounding of y
     x = with_node(vals[0], e.src[0])
-    return call2(OP_SMUL, last_axis(g, like), exp_minus(x, last_axis(y, like)))
-
-
-cdef Tensor exp_minus(Tensor x, Tensor lse):
-    """exp(x - lse), and 0 where lse is -inf: a row of nothing but -inf has weights of 0, not NaN."""
-    cdef Tensor empty = call2(OP_EQUAL, lse, -math.inf)
-    return call3(OP_WHERE, empty, 0, call1(OP_EXP, call2(OP_SUBTRACT, x, call3(OP_WHERE, empty, 0, lse))))
+    p = call3(OP_WHERE, last_axis(call2(OP_EQUAL, wrap(value_share(vals[3]), NULL), -math.inf), like), 0, op_rows(OP_SOFTMAX, x))
+    return call2(OP_SMUL, last_axis(g, like), p)
 
 
 cdef int cross_entropy_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
@@ -127,7 +112,7 @@ cdef int cross_entropy_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     if not w.composed:
         return w.push_tensor(e.src[0], cross_entropy_grad(g, vals[0], ids, vals[2]), NULL)
     x = with_node(vals[0], e.src[0])
-    p = exp_minus(x, last_axis(op_rows(OP_LOGSUMEXP, x), vals[0]))
+    p = op_rows(OP_SOFTMAX, x)
     onehot = one_hot(ids, vals[0])
     g = call2(OP_DIVIDE, g, ids.size)
     return w.push_tensor(e.src[0], call2(OP_SMUL, g, call2(OP_SUBTRACT, p, onehot)), NULL)
@@ -182,27 +167,23 @@ cdef Tensor op_broadcast_window(Tensor t, const int64_t *params):
 
 
 cdef int getitem_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
-    cdef Value *mine
-    cdef Value *window
-    cdef Tensor sub
-    cdef int64_t shape[64]
-    cdef int ndim = <int>(e.params[0] // 4)
-    cdef int d
+    """Zeros with g in the window; where a cotangent was collected already, g is added to its window alone, so that a
+    loop over the items of a tensor stays linear."""
+    cdef Slot *s
+    cdef Tensor had, part
     if not needs(e, 0):
         return 0
-    mine = mine_in(w, e.src[0], vals[0] if vals[0] != NULL else g.v)
-    if mine == NULL:
+    s = w.find(e.src[0])
+    if s.v == NULL:
         return w.push_tensor(e.src[0], op_unslice(g, e.params), vals[0])
-    # add into the window of what has been collected: a loop over the items of a tensor stays linear
-    window = window_view(mine, e.params)
-    try:
-        for d in range(ndim):
-            shape[d] = window.shape[d]
-        sub = add_tensors(wrap(value_share(window), NULL), reshape_to(g, ndim, shape))
-        tpf_copy(window.data, window.strides, sub.v.data, sub.v.strides, tpf_itemsize(mine.dtype), ndim, window.shape)
-    finally:
-        value_release(window)
-    return 0
+    had = w.take_slot(s)
+    part = add_tensors(window_like(had, e.params, g.v), g)
+    return w.push_tensor(e.src[0], op_assign(had, e.params, part, not w.composed and value_is_mine_after_view(had.v, part)), NULL)
+
+
+cdef bint value_is_mine_after_view(Value *v, Tensor part) noexcept:
+    """part was computed from a view of v that is gone by now: v is ours when it has one owner again."""
+    return part.v.buf != v.buf and value_is_mine(v)
 
 
 cdef Tensor reshape_to(Tensor x, int ndim, const int64_t *shape):
@@ -210,21 +191,20 @@ cdef Tensor reshape_to(Tensor x, int ndim, const int64_t *shape):
 
 
 cdef int take_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
+    """g scattered onto what was collected already, or onto zeros."""
     cdef int axis = <int>e.params[1]
     cdef Value *x = vals[0] if vals[0] != NULL else g.v
-    cdef Value *mine
-    cdef Tensor zeros
+    cdef Tensor had
+    cdef Slot *s
     if not needs(e, 0):
         return 0
-    mine = mine_in(w, e.src[0], x)
-    if mine != NULL:
-        return scatter_into(mine, vals[1], g.v, axis)
-    if not w.composed:
-        zeros = wrap(zeros_value(x.ndim, x.shape, g.v.dtype), NULL)
-        scatter_into(zeros.v, vals[1], g.v, axis)
-        return w.push_tensor(e.src[0], zeros, vals[0])
-    zeros = op_broadcast(wrap(zeros_value(0, NULL, g.v.dtype), NULL), x.ndim, x.shape)
-    return w.push_tensor(e.src[0], op_scatter_add(zeros, wrap(value_share(vals[1]), NULL), g, axis), vals[0])
+    s = w.find(e.src[0])
+    had = w.take_slot(s) if s.v != NULL else wrap(zeros_value(x.ndim, x.shape, g.v.dtype), NULL)
+    if not w.composed and value_is_mine(had.v):
+        scatter_into(had.v, vals[1], g.v, axis)
+    else:
+        had = op_scatter_add(had, wrap(value_share(vals[1]), NULL), g, axis)
+    return w.push_tensor(e.src[0], had, vals[0])
 
 
 cdef int matmul_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:

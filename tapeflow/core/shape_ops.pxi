@@ -52,7 +52,7 @@ cdef Tensor recorded1(int op, Tensor x, Value *y, int64_t *params):
     """The tensor of y = op(x); y and params are taken over. Nothing of x is saved but, if it differs, its shape."""
     cdef ThreadState *ts = thread_state()
     cdef Entry *e = NULL
-    if wants_record(ts, x.node):
+    if wants_record(ts, x.node, y.dtype):
         try:
             e = record(ts, op, 1, &x.node, &x.v, y, 0)
         except:
@@ -278,7 +278,7 @@ cdef Tensor op_assign(Tensor x, const int64_t *params, Tensor v, bint in_place):
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
     try:
-        if wants_record(ts, x.node) or wants_record(ts, v.node):
+        if wants_record(ts, x.node, y.dtype) or wants_record(ts, v.node, y.dtype):
             vals[0], vals[1] = x.v, v.v
             nodes[0], nodes[1] = x.node, v.node
             e = record(ts, OP_ASSIGN, 2, nodes, vals, y, 0)
@@ -309,7 +309,7 @@ cdef Tensor op_concat(list parts, int axis):
     cdef Entry *e
     for t in parts:
         total += t.v.shape[axis]
-        grad = grad or wants_record(ts, t.node)
+        grad = grad or wants_record(ts, t.node, first.dtype)
     for d in range(first.ndim):
         shape[d] = first.shape[d]
     shape[axis] = total
@@ -445,7 +445,7 @@ cdef Tensor op_take(Tensor x, Tensor idx, int axis):
                      inner * tpf_itemsize(x.v.dtype))
     finally:
         value_release(src)
-    if wants_record(ts, x.node):
+    if wants_record(ts, x.node, y.dtype):
         vals[0], vals[1] = x.v, idx.v
         nodes[0], nodes[1] = x.node, NULL
         try:
@@ -482,7 +482,7 @@ cdef Tensor op_scatter_add(Tensor x, Tensor idx, Tensor updates, int axis):
     y = value_copy(x.v)
     try:
         scatter_into(y, idx.v, updates.v, axis)
-        if wants_record(ts, x.node) or wants_record(ts, updates.node):
+        if wants_record(ts, x.node, y.dtype) or wants_record(ts, updates.node, y.dtype):
             vals[0], vals[1], vals[2] = x.v, idx.v, updates.v
             nodes[0], nodes[1], nodes[2] = x.node, NULL, updates.node
             e = record(ts, OP_SCATTER_ADD, 3, nodes, vals, y, SAVE_B)

@@ -303,9 +303,9 @@ cdef int64_t *params_new(int64_t n) except NULL:
     return p
 
 
-cdef inline bint wants_record(ThreadState *ts, Entry *node) noexcept:
-    """Would an op with this one recorded (or NULL) input be recorded?"""
-    return (ts.flags & T_TAPE) or (node != NULL and (node.flags & E_GRAD) and (ts.flags & T_GRAD))
+cdef inline bint wants_record(ThreadState *ts, Entry *node, int dtype) noexcept:
+    """Would an op with this one recorded (or NULL) input and a result of dtype be recorded?"""
+    return (ts.flags & T_TAPE) or (node != NULL and (node.flags & E_GRAD) and (ts.flags & T_GRAD) and is_float(dtype))
 
 
 cdef Entry *record(ThreadState *ts, int opcode, int nin, Entry **nodes, Value **vals, Value *y,
@@ -319,7 +319,7 @@ cdef Entry *record(ThreadState *ts, int opcode, int nin, Entry **nodes, Value **
         if nodes[i] != NULL:
             e.src[i] = nodes[i]
             entry_link(ts, e, nodes[i])
-    if not ts.flags & T_GRAD:
+    if not (ts.flags & T_GRAD and is_float(y.dtype)):
         e.flags &= ~E_GRAD
     if e.flags & E_GRAD:
         for i in range(nin):

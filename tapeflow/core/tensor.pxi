@@ -113,7 +113,7 @@ cdef Value *value_from_numpy(object array, bint copy, str op) except NULL:
     cdef Value *v
     cdef Value *packed
     cdef int d
-    code = _numpy_codes.get(array.dtype)
+    code = _numpy_codes.get(array.dtype if array.dtype.isnative else array.dtype.newbyteorder("="))
     if code is None:
         raise errors.DTypeError(f"[{op}] arrays of dtype {array.dtype} are not supported. Cast to one of {', '.join(_dtype_names)}.")
     if not (array.flags.aligned and array.dtype.isnative):
@@ -169,6 +169,15 @@ cdef Tensor as_tensor_for(int op, object x):
     return _creation.convert(x, tpf_op_name[op].decode())
 
 
+cdef Tensor another(Tensor x, Tensor y):
+    """y, or where that is the very object x, a new one of the same value and place: writes to one must not show in the other."""
+    if x is not y:
+        return y
+    if y.node != NULL:
+        y.node.refs += 1
+    return wrap(value_share(y.v), y.node)
+
+
 cdef Tensor number_tensor(object x, int dtype, const char *op):
     cdef Value *v = value_scalar(dtype)
     try:
@@ -210,8 +219,10 @@ cdef object in_place(int op, Tensor t, object other):
     cdef Tensor r, u
     cdef PyObject *args[2]
     check_write(t, name)
-    if isinstance(other, Tensor):
-        u = other
+    if not is_number(other):
+        u = as_tensor(other)
+        other = u
+        check_fits(t, u, name)
         # the frequent case of an update: nothing recorded, our own memory, same dtype and shape
         if (t.v.dtype == u.v.dtype and same_shape(t.v, u.v) and value_is_mine(t.v) and u.node == NULL
                 and (t.node == NULL or t.node.flags & E_LEAF) and not thread_state().flags & T_TAPE
@@ -220,17 +231,25 @@ cdef object in_place(int op, Tensor t, object other):
             return t
     args[0] = <PyObject *>t
     args[1] = <PyObject *>other
+    if not is_float(t.v.dtype) and (tpf_op_kind[op] == TPF_KIND_FLOAT or PyFloat_CheckExact(other)
+                                    or (u is not None and is_float(u.v.dtype))):
+        raise errors.DTypeError(f"[{name}] a float result does not fit a tensor of dtype {dtype_name(t.v.dtype)}. "
+                                "Use .astype('float32') first, or write t = t op x.")
     r = elementwise(op, 2, args)
-    if not same_shape(r.v, t.v):
-        raise errors.ShapeError(f"[{name}] the result has shape {shape_of(r.v)}, but the tensor written to has {shape_of(t.v)}: "
-                                "a write cannot grow a tensor.")
-    if r.v.dtype != t.v.dtype:
-        if is_float(r.v.dtype) and not is_float(t.v.dtype):
-            raise errors.DTypeError(f"[{name}] a {dtype_name(r.v.dtype)} result does not fit a tensor of dtype {dtype_name(t.v.dtype)}. "
-                                    "Use .astype('float32') first, or write t = t op x.")
-        r = op_astype(r, t.v.dtype)
-    rebind(t, r)
+    rebind(t, op_astype(r, t.v.dtype))
     return t
+
+
+cdef int check_fits(Tensor t, Tensor u, str name) except -1:
+    """Does u broadcast to t's shape, so that t op u has it?"""
+    cdef int d
+    cdef bint fits = u.v.ndim <= t.v.ndim
+    for d in range(1, u.v.ndim + 1):
+        fits = fits and (u.v.shape[u.v.ndim - d] == t.v.shape[t.v.ndim - d] or u.v.shape[u.v.ndim - d] == 1)
+    if not fits:
+        raise errors.ShapeError(f"[{name}] an operand of shape {shape_of(u.v)} does not fit the tensor written to, {shape_of(t.v)}: "
+                                "aligned from the right, its sizes must be equal or 1. A write cannot grow a tensor.")
+    return 0
 
 
 cdef object operator2(int op, object a, object b):
@@ -286,8 +305,8 @@ cdef class Tensor:
 
     @property
     def device(self):
-        """Where the memory is: "cpu"."""
-        return "cpu"
+        """Where the memory is."""
+        return _creation.CPU
 
     @property
     def nbytes(self):
@@ -446,7 +465,8 @@ cdef class Tensor:
 
     def astype(self, dtype, copy=True):
         """The tensor in another dtype; recorded. Floats to integers round towards zero."""
-        return op_astype(self, dtype_code(dtype, "astype"))
+        cdef Tensor t = op_astype(self, dtype_code(dtype, "astype"))
+        return another(self, t) if copy else t
 
     def to(self, device):
         """The tensor on a device; there is "cpu" so far."""
@@ -591,7 +611,7 @@ cdef class Tensor:
         return call1(OP_NEGATIVE, self)
 
     def __pos__(self):
-        return self
+        return another(self, self)
 
     def __abs__(self):
         return call1(OP_ABS, self)

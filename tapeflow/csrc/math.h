@@ -14,7 +14,21 @@
    dtype); "fit" gives the largest error of the rounded polynomial, relative to the function.
 
    sin and cos are correct for every x. The _near_ forms give the same bits up to TPF_TRIG_NEAR and are
-   three times as fast: a loop may use them once tpf_trig_all_near_ has passed its block. */
+   three times as fast: a loop may use them once tpf_trig_all_near_ has passed its block.
+
+   Measured: the largest error in ULP without and with fma (float32: 187 million bit patterns spread over
+   all of them; float64: 4 million points), and ns an element in L1 on one AVX-512, AVX2 and SSE4 core.
+
+                 float32 error  ns                float64 error  ns
+     exp         1.01  1.01     0.34  0.62  1.3   1.00  1.00     0.81  1.5  3.9
+     expm1       1.63  1.57     0.34  0.68  1.4   1.53  1.65     0.80  1.6  4.2
+     log         0.89  0.89     0.42  0.82  1.7   0.82  0.82     1.0   1.8  3.8
+     log1p       1.51  1.49     0.47  0.95  2.1   1.21  1.21     1.1   2.4  4.8
+     tanh        1.46  1.46     0.42  0.70  1.8   1.40  1.40     1.3   1.9  6.0
+     sigmoid     1.76  1.65     0.48  1.0   2.0   1.74  1.60     1.2   2.4  5.7
+     sin, cos    0.64  0.64     1.4   2.6   4.8   0.81  0.79     4.5   7.6   17
+      near       0.59  0.59     0.48  0.68  2.0   0.77  0.77     1.2   2.1  5.2
+     pow         0.51  0.51     2.1   4.7   10    1.31  1.04     4.4    10   26 */
 #ifndef TPF_MATH_H
 #define TPF_MATH_H
 

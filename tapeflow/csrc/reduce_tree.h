@@ -158,11 +158,15 @@ static void TPF_R(cols_leaf)(TPF_R_S *out, const TPF_R_T *x, int64_t rows, int64
     for (int64_t k = 0; k < lanes * width; k++) key[k] = TPF_R_FIRST, at[k] = 0;
     for (int64_t i = 0; i < rows; i += group) {
         int64_t take = rows - i < group ? rows - i : group;
-        if (width == inner)
+        if (width == inner) {
             TPF_R(add)(key, at, x + i * inner, take * width, (TPF_R_A)(i / group));
-        else
-            for (int64_t j = 0; j < take; j++)
-                TPF_R(add)(key + j * width, at + j * width, x + (i + j) * inner, width, (TPF_R_A)(i / group));
+            continue;
+        }
+        for (int64_t j = 0; j < take; j++) {
+            const TPF_R_T *row = x + (i + j) * inner;
+            if (i + j + TPF_R_AHEAD < rows) tpf_r_prefetch(row + TPF_R_AHEAD * inner, width * (int64_t)sizeof *row);
+            TPF_R(add)(key + j * width, at + j * width, row, width, (TPF_R_A)(i / group));
+        }
     }
     for (int64_t c = 0; c < width; c++) out[c].key = key[c], out[c].at = at[c] * group;
     for (int64_t j = 1; j < lanes; j++)
@@ -203,9 +207,7 @@ static void TPF_R(cols_leaf)(TPF_R_S *out, const TPF_R_T *x, int64_t rows, int64
         }
         for (int64_t j = 0; j < take; j++) {
             const TPF_R_T *row = x + (i + j) * inner;
-#ifdef PF
-            if (i + j + PF < rows) for (int64_t q = 0; q < width; q += 64 / (int64_t)sizeof(TPF_R_T)) __builtin_prefetch(row + PF * inner + q);
-#endif
+            if (i + j + TPF_R_AHEAD < rows) tpf_r_prefetch(row + TPF_R_AHEAD * inner, width * (int64_t)sizeof *row);
             TPF_R(add)(lane + j * width, row, width, i == 0);
         }
     }
@@ -252,18 +254,13 @@ typedef struct {
     int mean;
 } TPF_R(job);
 
-/* A unit's slice, first column and width. */
-TPF_INLINE int64_t TPF_R(place)(const TPF_R(job) *job, int64_t unit, int64_t *first) {
+/* A unit's width; where its values are in x and its results in y. */
+TPF_INLINE int64_t TPF_R(place)(const TPF_R(job) *job, int64_t unit, const TPF_R_T **x, TPF_R_Y **y) {
     int64_t o = job->blocks == 1 ? unit : unit / job->blocks;
     int64_t column = (unit - o * job->blocks) * job->width, left = job->inner - column;
-    *first = o * job->inner + column;
+    *x = job->x + o * job->n * job->inner + column;
+    *y = job->y + o * job->inner + column;
     return left < job->width ? left : job->width;
-}
-
-/* The address of a unit's values: y index o * inner + c, x index o * n * inner + c. */
-TPF_INLINE const TPF_R_T *TPF_R(values)(const TPF_R(job) *job, int64_t first) {
-    int64_t o = first / job->inner;
-    return job->x + o * (job->n - 1) * job->inner + first;
 }
 
 static void TPF_R(units)(void *ctx, int64_t begin, int64_t end) {
@@ -277,18 +274,22 @@ static void TPF_R(units)(void *ctx, int64_t begin, int64_t end) {
         return;
     }
     for (int64_t unit = begin; unit < end; unit++) {
-        int64_t first, width = TPF_R(place)(job, unit, &first);
-        TPF_R(cols)(out, TPF_R(values)(job, first), job->n, width, job->inner);
-        for (int64_t c = 0; c < width; c++) job->y[first + c] = TPF_R_STORE(out[c], job->n, job->mean);
+        const TPF_R_T *x;
+        TPF_R_Y *y;
+        int64_t width = TPF_R(place)(job, unit, &x, &y);
+        TPF_R(cols)(out, x, job->n, width, job->inner);
+        for (int64_t c = 0; c < width; c++) y[c] = TPF_R_STORE(out[c], job->n, job->mean);
     }
 }
 
 static void TPF_R(pieces)(void *ctx, int64_t begin, int64_t end) {
     const TPF_R(job) *job = ctx;
-    int64_t first, width = TPF_R(place)(job, job->unit, &first);
+    const TPF_R_T *all;
+    TPF_R_Y *y;
+    int64_t width = TPF_R(place)(job, job->unit, &all, &y);
     for (int64_t p = begin; p < end; p++) {
         int64_t row = p * job->piece, rows = job->n - row < job->piece ? job->n - row : job->piece;
-        const TPF_R_T *x = TPF_R(values)(job, first) + row * job->inner;
+        const TPF_R_T *x = all + row * job->inner;
         if (job->inner == 1)
             job->parts[p] = TPF_R(row)(x, rows, job->n - row);
         else
@@ -298,7 +299,9 @@ static void TPF_R(pieces)(void *ctx, int64_t begin, int64_t end) {
 
 /* A piece is a power of two of chunks, so it is a subtree, and halving the pieces is the tree above it. */
 static void TPF_R(in_pieces)(TPF_R(job) *job, int64_t unit, int64_t pieces) {
-    int64_t first, width = TPF_R(place)(job, unit, &first);
+    const TPF_R_T *x;
+    TPF_R_Y *y;
+    int64_t width = TPF_R(place)(job, unit, &x, &y);
     job->unit = unit;
     tpf_parallel(TPF_R(pieces), job, pieces, 1);
     for (int64_t step = 1; step < pieces; step *= 2)
@@ -307,7 +310,7 @@ static void TPF_R(in_pieces)(TPF_R(job) *job, int64_t unit, int64_t pieces) {
                 TPF_R_S *left = job->parts + p * width + c;
                 *left = TPF_R(join)(*left, left[step * width], step * job->piece);
             }
-    for (int64_t c = 0; c < width; c++) job->y[first + c] = TPF_R_STORE(job->parts[c], job->n, job->mean);
+    for (int64_t c = 0; c < width; c++) y[c] = TPF_R_STORE(job->parts[c], job->n, job->mean);
 }
 
 static void TPF_R(all)(void *y, const void *x, int64_t outer, int64_t n, int64_t inner, int mean) {

@@ -1,18 +1,18 @@
 /* tpf_scatter_add: y[o, idx[k], :] += src[o, k, :] for k ascending, in the dtype of y.
 
-   Deterministic for every number of threads: work is split over parts of y that one thread owns
-   (outer, then columns of inner, then target rows), and each thread goes through k in order, so every
-   element of y sees the same additions in the same order. Integers wrap. This file includes itself once per dtype. */
+   Deterministic for every number of threads: work is split over parts of y that one thread owns (outer,
+   or columns of inner), and each goes through k in order, so every element of y sees the same
+   additions in the same order. Integers wrap. This file includes itself once per dtype. */
 #ifndef TPF_SC_T
 
-#define TPF_SC_PARALLEL 262144 /* elements of src from which threads pay */
-#define TPF_SC_COLUMNS 32      /* columns are shared out in multiples of this: whole cache lines */
+#define TPF_SC_PARALLEL 1048576 /* elements of src from which threads pay */
+#define TPF_SC_COLUMNS 128      /* columns a thread takes at a time; narrower pieces cost what a thread gains */
 
 typedef struct {
     void *y;
     const int64_t *idx;
     const void *src;
-    int64_t outer, n, m, inner, parts;
+    int64_t outer, n, m, inner;
 } tpf_scatter_job;
 
 #define TPF_SC_T uint8_t
@@ -43,12 +43,11 @@ typedef struct {
 
 #else /* ---- the body, once per dtype ---- */
 
-/* Columns from .. to of every row whose target is in low .. high. */
+/* Columns from .. to of every row. */
 TPF_INLINE void TPF_SC(tpf_sc_rows)(TPF_SC_T *y, const int64_t *idx, const TPF_SC_T *src, int64_t m,
-                                    int64_t inner, int64_t from, int64_t to, int64_t low, int64_t high) {
+                                    int64_t inner, int64_t from, int64_t to) {
     const int64_t count = to - from;
     for (int64_t k = 0; k < m; k++) {
-        if (idx[k] < low || idx[k] >= high) continue;
         TPF_SC_T *to_row = y + idx[k] * inner + from;
         const TPF_SC_T *from_row = src + k * inner + from;
         TPF_IVDEP for (int64_t j = 0; j < count; j++) to_row[j] = (TPF_SC_T)(to_row[j] + from_row[j]);
@@ -64,7 +63,7 @@ static void TPF_SC(tpf_sc_outer)(void *ctx, int64_t begin, int64_t end) {
         if (job->inner == 1)
             for (int64_t k = 0; k < job->m; k++) y[idx[k]] = (TPF_SC_T)(y[idx[k]] + src[k]);
         else
-            TPF_SC(tpf_sc_rows)(y, idx, src, job->m, job->inner, 0, job->inner, 0, job->n);
+            TPF_SC(tpf_sc_rows)(y, idx, src, job->m, job->inner, 0, job->inner);
     }
 }
 
@@ -73,33 +72,19 @@ static void TPF_SC(tpf_sc_columns)(void *ctx, int64_t begin, int64_t end) {
     for (int64_t o = 0; o < job->outer; o++)
         TPF_SC(tpf_sc_rows)((TPF_SC_T *)job->y + o * job->n * job->inner, job->idx,
                             (const TPF_SC_T *)job->src + o * job->m * job->inner, job->m, job->inner,
-                            begin, end, 0, job->n);
-}
-
-static void TPF_SC(tpf_sc_targets)(void *ctx, int64_t begin, int64_t end) {
-    const tpf_scatter_job *job = ctx;
-    const int64_t size = (job->n + job->parts - 1) / job->parts;
-    for (int64_t o = 0; o < job->outer; o++)
-        TPF_SC(tpf_sc_rows)((TPF_SC_T *)job->y + o * job->n * job->inner, job->idx,
-                            (const TPF_SC_T *)job->src + o * job->m * job->inner, job->m, job->inner,
-                            0, job->inner, begin * size, end * size);
+                            begin, end);
 }
 
 static void TPF_SC(tpf_scatter_add)(void *y, const int64_t *idx, const void *src, int64_t outer,
                                     int64_t n, int64_t m, int64_t inner) {
-    const int threads = tpf_get_num_threads();
-    tpf_scatter_job job = {y, idx, src, outer, n, m, inner, threads};
-    if (threads < 2 || outer * m * inner < TPF_SC_PARALLEL)
+    tpf_scatter_job job = {y, idx, src, outer, n, m, inner};
+    if (outer * m * inner < TPF_SC_PARALLEL || (outer < 8 && inner < 2 * TPF_SC_COLUMNS))
         TPF_SC(tpf_sc_outer)(&job, 0, outer);
-    else if (outer >= 2 * threads)
-        tpf_parallel(TPF_SC(tpf_sc_outer), &job, outer, (outer + 4 * threads - 1) / (4 * threads));
-    else if (inner >= TPF_SC_COLUMNS * threads)
-        tpf_parallel(TPF_SC(tpf_sc_columns), &job, inner,
-                     (inner / threads + TPF_SC_COLUMNS - 1) / TPF_SC_COLUMNS * TPF_SC_COLUMNS);
-    else if (inner >= 8 && n >= threads) /* every thread reads all of idx: short rows would not pay */
-        tpf_parallel(TPF_SC(tpf_sc_targets), &job, threads, 1);
+    else if (outer >= 8)
+        tpf_parallel(TPF_SC(tpf_sc_outer), &job, outer, (outer + 15) / 16);
     else
-        TPF_SC(tpf_sc_outer)(&job, 0, outer);
+        tpf_parallel(TPF_SC(tpf_sc_columns), &job, inner,
+                     inner < 4 * TPF_SC_COLUMNS ? TPF_SC_COLUMNS : (inner / 4 + 31) / 32 * 32);
 }
 
 #endif
