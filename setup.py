@@ -166,7 +166,7 @@ class build_ext(base_build_ext):
         """Arguments that follow, and so override, those that Python was built with."""
         if self.msvc:
             return MSVC_FLAGS
-        # -iquote: csrc must not answer for <math.h> and the like.
+        # -iquote: csrc must not answer for the system's headers.
         flags = [*FLAGS, "-iquote", str(CSRC), *level_flags]
         if VARIANT == "asan":
             flags += [*SANITIZE, "-O1", "-g", "-fno-omit-frame-pointer", "-fno-wrapv", "-fstrict-overflow"]

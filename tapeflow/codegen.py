@@ -103,7 +103,7 @@ _POWER = """TPF_INLINE {ctype} tpf_pow_{dt}({ctype} a, {ctype} b)
 """
 
 
-# Primitives with a _near_ form, three times as fast, for blocks that tpf_trig_all_near_ has passed (csrc/math.h).
+# Primitives with a _near_ form, three times as fast, for blocks that tpf_trig_all_near_ has passed (csrc/tpf_math.h).
 _NEAR = ("sin", "cos")
 
 
@@ -175,7 +175,7 @@ def _near_form(tree: Expr) -> Expr:
 def loops_h() -> str:
     parts = [
         f"/* {WARNING}\n\n"
-        "   Included once for each instruction-set level, after math.h. y may be the very memory of an operand, and\n"
+        "   Included once for each instruction-set level, after tpf_math.h. y may be the very memory of an operand, and\n"
         "   gx that of g; nothing else may overlap. bool is uint8_t, 0 or 1. */\n"
         "#ifndef TPF_LOOPS_H\n#define TPF_LOOPS_H\n",
     ]

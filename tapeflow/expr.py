@@ -454,7 +454,7 @@ def c_literal(value: float, dtype: str) -> str:
         except OverflowError:
             value = float("inf")
     if value != value:
-        return "(float)TPF_NAN" if dtype == "f32" else "TPF_NAN"  # csrc/math.h
+        return "(float)TPF_NAN" if dtype == "f32" else "TPF_NAN"  # csrc/tpf_math.h
     if value == float("inf"):
         return "(float)TPF_INF" if dtype == "f32" else "TPF_INF"
     return repr(value) + ("f" if dtype == "f32" else "")

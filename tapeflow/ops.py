@@ -2,7 +2,7 @@
 
 An elementwise op is its value and its partial derivatives in the language of expr.py. The partials of one op may name
 its inputs a, b, c and its result y; whatever they name is what the tape saves. A value that calls its own name is a
-primitive of csrc/math.h. A partial that is a condition of 0, 1 or -1 selects the cotangent (see expr.push), so the
+primitive of csrc/tpf_math.h. A partial that is a condition of 0, 1 or -1 selects the cotangent (see expr.push), so the
 kinks are decided here and nowhere else. Standard library only: setup.py, the tests and the devices read this file.
 """
 
@@ -205,7 +205,7 @@ elementwise("sign",     "1 if a > 0 else -1 if a < 0 else 0 if a == 0 else a",  
 elementwise("relu",     "0 if a <= 0 else a",                               d=("0 if a <= 0 else 1",),                  kind="number", domain=[R], kinks=["a"], doc="a where a > 0, else 0.", note="The derivative at 0 is 0.", example="[-3.0, 2.0] -> [0.0, 2.0]")
 elementwise("maximum",  "a if a != a else a if a > b else b",             d=MAXIMUM_D, kind="all",    domain=[R, R],    kinks=["a - b"],          doc="The larger of a and b; NaN if either is.",  note="Equal operands get half of the cotangent each.", example="[1.0, 5.0], [3.0, 4.0] -> [3.0, 5.0]")
 elementwise("minimum",  "a if a != a else a if a < b else b",             d=MINIMUM_D, kind="all",    domain=[R, R],    kinks=["a - b"],          doc="The smaller of a and b; NaN if either is.", note="Equal operands get half of the cotangent each.", example="[1.0, 5.0], [3.0, 4.0] -> [1.0, 4.0]")
-elementwise("clip",     "c if c != c else b if b != b else c if c < b else b if a < b else c if a > c else a", d=CLIP_D,    kind="number", domain=[R, R, R], kinks=["a - b", "a - c", "b - c"], doc="a limited to b..c; c where b > c.",          note="At a bound the cotangent goes to a.", public=False)
+elementwise("clip",     "c if c != c else b if b != b else c if a > c else (c if b > c else b) if a < b else a", d=CLIP_D,    kind="number", domain=[R, R, R], kinks=["a - b", "a - c", "b - c"], doc="a limited to b..c; c where b > c.",          note="At a bound the cotangent goes to a.", public=False)
 elementwise("softplus", "log1p(exp(-abs(a))) + maximum(a, 0)",              d=("sigmoid(a)",), domain=[(-9.0, 9.0)], ulp=2.5,                     doc="log(1 + exp(a)), without overflow.", example="[1000.0] -> [1000.0]")
 elementwise("pow",      "pow(a, b)",                                        d=POW_D,     kind="number", domain=[P, R],    ulp=2,                    doc="a to the power b; integers wrap and need b >= 0.", note="pow(0, 0) sends 0 to the exponent.", public=False)
 elementwise("where",    "b if a else c", d=(None, "1 if a else 0", "0 if a else 1"), kind="select", domain=[(0, 1), R, R],                           doc="a where condition is true, else b.", example="[True, False], [1.0, 2.0], [3.0, 4.0] -> [1.0, 4.0]")

@@ -56,8 +56,12 @@ class Slot:
     """A tensor, what it must hold, and the gradient that has been added to it so far."""
 
     def __init__(self, tensor, model):
-        self.tensor, self.model = tensor, np.array(model, float)
+        self.tensor, self.model = tensor, model
         self.grad = np.zeros(self.model.shape) if tensor.requires_grad else None
+
+    def __setattr__(self, name, value):
+        """Models are arrays of their own, also the 0-d ones, which NumPy likes to turn into scalars."""
+        super().__setattr__(name, value if name == "tensor" or value is None else np.array(value, float))
 
 
 class CopyOnWrite(RuleBasedStateMachine):
@@ -296,4 +300,4 @@ class CopyOnWrite(RuleBasedStateMachine):
 
 
 TestCopyOnWrite = CopyOnWrite.TestCase
-TestCopyOnWrite.settings = settings(stateful_step_count=40)
+TestCopyOnWrite.settings = settings(stateful_step_count=40, max_examples=4 * settings.default.max_examples)

@@ -294,6 +294,22 @@ def test_mixed_operands_are_cast_before_the_op(left, right, seed, name, layout):
     assert_same(getattr(tp, name)(LAYOUTS[layout](a), LAYOUTS[layout](b)), want)
 
 
+def test_functions_of_plain_numbers():
+    for got, want in (
+        (tp.exp(1.0), "float32"),
+        (tp.add(1, 2), "int64"),
+        (tp.maximum(1, 2.5), "float32"),
+        (tp.add(True, True), "bool"),
+        (tp.exp(1), "float32"),
+        (tp.add(np.float64(1), 2), "float64"),
+        (tp.where(True, 1, 2.0), "float32"),
+    ):
+        assert (name_of(got), got.shape) == (want, ())
+    for bounds, want in (((0.5, 2.5), [1.0, 2.5]), ((2, 3), [2, 3])):
+        got = tp.clip(tp.tensor([1, 5]), *bounds)
+        assert_same(got, np.array(want, "float32" if isinstance(bounds[0], float) else "int64"))
+
+
 def test_int64_and_float32_meet_in_float32():
     big = tp.tensor([2**24 + 1])
     assert_same(big + tp.tensor(np.float32(0)), np.array([2.0**24], "float32"))

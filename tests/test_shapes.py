@@ -133,6 +133,32 @@ def test_no_movement_makes_a_view(make):
         assert_same(view, np.full_like(before, -1))
 
 
+@pytest.mark.parametrize("name", [n for n in SAME_VALUES if n not in ("detach", "stop", "tensor", "to")])
+def test_a_value_made_of_a_leaf_is_not_a_leaf(name):
+    """It can be written, keeps its gradient when asked to, and passes it on."""
+
+    def write(t):
+        y = SAME_VALUES[name](t)
+        assert y.requires_grad
+        assert not y.is_leaf
+        y.retain_grad()
+        kept.append(y)
+        y = y * 1
+        y *= 3.0
+        return y
+
+    def write_itself(t):
+        y = SAME_VALUES[name](t)
+        y *= 3.0
+        return y
+
+    kept, x = [], np.arange(6.0).reshape(2, 3)
+    want = gradients(lambda t: SAME_VALUES[name](t) * 3.0, x)[0]
+    assert_same(gradients(write, x)[0], want)
+    assert_same(kept[0].grad, np.full(kept[0].shape, 3.0))
+    assert_same(gradients(write_itself, x)[0], want)
+
+
 def test_writing_to_a_stretched_tensor_writes_one_element():
     t = tp.broadcast_to(tp.tensor([1.0, 2.0]), (3, 2))
     t[0, 0] = 9.0

@@ -500,6 +500,32 @@ def test_writes_to_a_leaf_between_forward_and_backward_change_no_gradient():
     assert w.grad.tolist() == [3.0, 12.0] and w.tolist() == [7.0, 40.0]
 
 
+NOTHING = {
+    "mask": lambda w: w.__setitem__(tp.tensor([False, False]), 5.0),
+    "empty_list": lambda w: w.__setitem__([], 5.0),
+    "empty_slice": lambda w: w.__setitem__(slice(1, 1), 5.0),
+    "itself": lambda w: w.assign(w),
+    "all_of_itself": lambda w: w.__setitem__(Ellipsis, w),
+    "add_zero": lambda w: w.assign_add(tp.zeros(2, dtype=tp.float64)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(NOTHING))
+def test_a_write_that_changes_nothing_leaves_a_leaf_a_leaf(name):
+    w = leaf([1.0, 2.0])
+    loss = (w * w).sum()
+    with tp.no_grad():
+        NOTHING[name](w)
+    assert w.is_leaf and w.requires_grad and w.tolist() == [1.0, 2.0]
+    loss.backward()
+    (w * 3).sum().backward()
+    assert w.grad.tolist() == [5.0, 7.0]
+    y = w * 2
+    NOTHING[name](y)
+    y.sum().backward()
+    assert w.grad.tolist() == [7.0, 9.0]
+
+
 # ---- Tape ----
 
 

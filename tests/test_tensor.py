@@ -511,6 +511,13 @@ WRITES = {
     "zero": (lambda t: t.zero_(), 0 * X),
     "overlap": (lambda t: t.__setitem__(slice(1, None), t[:-1]), np.concatenate([X[:1], X[:-1]])),
     "reverse": (lambda t: t.__setitem__(slice(None, None, -1), t), X[::-1]),
+    "isub_itself": (lambda t: operator.isub(t, t[::-1]), X - X[::-1]),
+    "iadd_part_of_itself": (lambda t: operator.iadd(t, t[:1]), X + X[:1]),
+    "assign_itself": (lambda t: t.assign(t), X),
+    "assign_reversed": (lambda t: t.assign(t[::-1, ::-1]), X[::-1, ::-1]),
+    "rows_of_itself": (lambda t: t.__setitem__(slice(None), t[0]), np.stack([X[0]] * 3)),
+    "transposed": (lambda t: t.__setitem__((slice(None), slice(0, 3)), t[:, :3].T), np.hstack([X[:, :3].T, X[:, 3:]])),
+    "swapped": (lambda t: t.__setitem__((slice(None, None, 2), 0), t[::-2, 0]), np.hstack([X[::-1, :1], X[:, 1:]])),
     "mask": (lambda t: t.__setitem__(t > 5, -1.0), np.where(X > 5, -1, X)),
     "duplicates": (lambda t: t.__setitem__(([0, 0], [1, 1]), [7.0, 8.0]), np.where(X == 1, 8, X)),
     "rows": (lambda t: t.__setitem__(tp.tensor([2, 0]), X[[0, 2]]), X[[2, 1, 0]]),
@@ -523,15 +530,16 @@ WRITES = {
 
 @pytest.mark.parametrize("name", sorted(WRITES))
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
-def test_writes_change_this_object_only(name, layout):
+@pytest.mark.parametrize("shared", [False, True])
+def test_writes_change_this_object_only(name, layout, shared):
     write, want = WRITES[name]
-    t = LAYOUTS[layout](X)
-    view, exported, other = t[0], t.numpy(), t.detach()
-    version = t
+    t = LAYOUTS[layout](X) if shared else LAYOUTS[layout](X) + 0.0
+    others = [(t[0], X[0]), (t.numpy(), X), (t.detach(), X), (tp.broadcast_to(t, (2, 3, 4)), [X, X])] if shared else []
+    name = t
     write(t)
-    assert t is version
-    assert_same(t, want)
-    for kept, w in ((view, X[0]), (exported, X), (other, X)):
+    assert t is name
+    assert_same(t, want, zero_sign=False)
+    for kept, w in others:
         assert_same(kept, w, zero_sign=False)
     assert_same(X, np.arange(12.0).reshape(3, 4))
 

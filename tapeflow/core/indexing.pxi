@@ -180,7 +180,7 @@ cdef int set_item(Tensor t, object index, object value) except -1:
         v = op_broadcast_for_write(v, target, "setitem")
     finally:
         value_release(target)
-    r = op_assign(t, w.params, v, value_is_mine(t.v))
+    r = op_assign(t, w.params, v, value_is_mine(t.v) and v.v != t.v)
     rebind(t, r)
     return 0
 

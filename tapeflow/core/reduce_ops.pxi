@@ -270,18 +270,20 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
     cdef Tensor ids = op_astype(labels, TPF_INT64)
     cdef Value *src = value_contiguous(x.v)
     cdef Value *id = NULL
-    cdef Value *lse = NULL
+    cdef Value *stats = NULL
+    cdef int64_t stats_shape[2]
     cdef Value *y = NULL
     cdef Entry *e = NULL
+    stats_shape[0], stats_shape[1] = rows, 2
     try:
         id = value_contiguous(ids.v)
-        lse = value_new(id.ndim, id.shape, x.v.dtype)
+        stats = value_new(2, stats_shape, x.v.dtype)
         y = value_scalar(x.v.dtype)
         if src.size >= RELEASE_GIL // 4:
             with nogil:
-                bad = kernels.cross_entropy[k](y.data, lse.data, src.data, <int64_t *>id.data, rows, n)
+                bad = kernels.cross_entropy[k](y.data, stats.data, src.data, <int64_t *>id.data, rows, n)
         else:
-            bad = kernels.cross_entropy[k](y.data, lse.data, src.data, <int64_t *>id.data, rows, n)
+            bad = kernels.cross_entropy[k](y.data, stats.data, src.data, <int64_t *>id.data, rows, n)
         if bad >= 0:
             raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out of range for "
                                           f"the axis of {n} classes.")
@@ -289,26 +291,26 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
             e = record(ts, OP_CROSS_ENTROPY, 1, &x.node, &src, y, SAVE_A)
             if e.flags & E_GRAD:
                 e.val[1] = value_share(id)
-                e.val[2] = value_share(lse)
+                e.val[2] = value_share(stats)
         value_share(y)
     finally:
         value_release(src)
         value_release(id)
-        value_release(lse)
+        value_release(stats)
         value_release(y)
     return wrap(y, e)
 
 
-cdef Tensor cross_entropy_grad(Tensor g, Value *x, Value *ids, Value *lse):
-    """The cotangent of x in one kernel; `cross_entropy_composed` (rules.pxi) does the same operations one by one."""
+cdef Tensor cross_entropy_grad(Tensor g, Value *x, Value *ids, Value *stats):
+    """The cotangent of x in one kernel; cross_entropy_vjp (rules.pxi) has the same operations one by one."""
     cdef int64_t n = x.shape[x.ndim - 1]
     cdef int k = x.dtype - TPF_FLOAT32
     cdef Value *y = value_like(x, x.dtype)
     if x.size >= RELEASE_GIL // 4:
         with nogil:
-            kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, lse.data, <int64_t *>ids.data, ids.size, n)
+            kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, stats.data, <int64_t *>ids.data, ids.size, n)
     elif x.size:
-        kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, lse.data, <int64_t *>ids.data, ids.size, n)
+        kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, stats.data, <int64_t *>ids.data, ids.size, n)
     return wrap(y, NULL)
 
 

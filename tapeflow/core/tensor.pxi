@@ -171,11 +171,7 @@ cdef Tensor as_tensor_for(int op, object x):
 
 cdef Tensor another(Tensor x, Tensor y):
     """y, or where that is the very object x, a new one of the same value and place: writes to one must not show in the other."""
-    if x is not y:
-        return y
-    if y.node != NULL:
-        y.node.refs += 1
-    return wrap(value_share(y.v), y.node)
+    return op_identity(y) if x is y else y
 
 
 cdef Tensor number_tensor(object x, int dtype, const char *op):
@@ -193,6 +189,8 @@ cdef int rebind(Tensor t, Tensor r) except -1:
     cdef ThreadState *ts = thread_state()
     cdef Value *v = t.v
     cdef Entry *node = t.node
+    if r is t:
+        return 0
     t.v = value_share(r.v)
     if ts.flags & T_GRAD or r.node != NULL:
         t.node = r.node
@@ -216,7 +214,8 @@ cdef int check_write(Tensor t, str op) except -1:
 cdef object in_place(int op, Tensor t, object other):
     """t op= other: this object only."""
     cdef str name = tpf_op_name[op].decode() + "_in_place"
-    cdef Tensor r, u
+    cdef Tensor r
+    cdef Tensor u = None
     cdef PyObject *args[2]
     check_write(t, name)
     if not is_number(other):
@@ -471,7 +470,7 @@ cdef class Tensor:
     def to(self, device):
         """The tensor on a device; there is "cpu" so far."""
         _creation.check_device(device, "to")
-        return self
+        return another(self, self)
 
     def __repr__(self):
         return _creation.format_tensor(self, self.requires_grad)

@@ -10,7 +10,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "math.h"
+#include "tpf_math.h"
 #include "loops.h"
 #include "cast.h"
 #include "reduce.h"

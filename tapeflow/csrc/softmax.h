@@ -59,7 +59,7 @@ enum { TPF_SM_SOFTMAX, TPF_SM_LOG_SOFTMAX, TPF_SM_LOGSUMEXP };
 
 typedef struct {
     void *y;
-    const void *x, *g, *lse;
+    const void *x, *g, *stats;
     const int64_t *labels;
     double *partial;
     int64_t rows, n, block;
@@ -138,24 +138,73 @@ static void TPF_SM(tpf_sm_exp_sum)(TPF_SM_T *e, double *sum, const TPF_SM_T *x, 
     }
 }
 
-/* The softmax of one group of rows; its sums go to sum. */
-static void TPF_SM(tpf_sm_softmax)(TPF_SM_T *y, double *sum, const TPF_SM_T *x,
-                                   const TPF_SM_T *most, int64_t rows, int64_t n) {
-    TPF_SM(tpf_sm_exp_sum)(y, sum, x, most, rows, n);
+/* Maximum, exp and sum of rows of at most TPF_SM_LANES elements, transposed so that vectors run over the
+   rows: three times as fast for 10 classes, and the same bits (a lane holds one element, or a zero
+   that the tree leaves out). most: 0 where not finite, when finite is asked for. y may be NULL. */
+static void TPF_SM(tpf_sm_short)(TPF_SM_T *y, TPF_SM_T *most, double *sum, const TPF_SM_T *x,
+                                 int64_t rows, int64_t n, int finite) {
+    TPF_SM_T t[TPF_SM_LANES][TPF_SM_GROUP], m[TPF_SM_GROUP];
+    double lane[TPF_SM_LANES][TPF_SM_GROUP];
+    const int64_t width = (rows + 15) / 16 * 16;
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t r = rows; r < width; r++) t[j][r] = 0;
+    for (int64_t r = 0; r < rows; r++)
+        for (int64_t j = 0; j < n; j++) t[j][r] = x[r * n + j];
+    for (int64_t r = 0; r < width; r++) m[r] = -(TPF_SM_T)INFINITY;
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t r = 0; r < width; r++) m[r] = t[j][r] > m[r] ? t[j][r] : m[r];
+    for (int64_t r = 0; finite && r < width; r++) m[r] = m[r] - m[r] == 0 ? m[r] : 0;
+    for (int64_t j = 0; j < n; j++)
+        for (int64_t r = 0; r < width; r++) {
+            t[j][r] = TPF_SM(tpf_exp)(t[j][r] - m[r]);
+            lane[j][r] = (double)t[j][r];
+        }
+    for (int64_t half = TPF_SM_LANES / 2; half > 0; half /= 2)
+        for (int64_t j = 0; j < half && j + half < n; j++)
+            for (int64_t r = 0; r < width; r++) lane[j][r] += lane[j + half][r];
+    memcpy(most, m, (size_t)rows * sizeof *most);
+    memcpy(sum, lane[0], (size_t)rows * sizeof *sum);
+    if (y)
+        for (int64_t r = 0; r < rows; r++)
+            for (int64_t j = 0; j < n; j++) y[r * n + j] = t[j][r];
+}
+
+/* Whether a group of rows goes through tpf_sm_short. */
+TPF_INLINE int TPF_SM(tpf_sm_is_short)(int64_t rows, int64_t n) {
+    return n > 0 && n <= TPF_SM_LANES && rows >= 8;
+}
+
+/* The softmax of one group of rows. */
+static void TPF_SM(tpf_sm_softmax)(TPF_SM_T *y, const TPF_SM_T *x, int64_t rows, int64_t n) {
+    TPF_SM_T most[TPF_SM_GROUP];
+    double sum[TPF_SM_GROUP];
+    if (TPF_SM(tpf_sm_is_short)(rows, n)) {
+        TPF_SM(tpf_sm_short)(y, most, sum, x, rows, n, 0);
+    } else {
+        for (int64_t r = 0; r < rows; r++) most[r] = TPF_SM(tpf_sm_max)(x + r * n, n);
+        TPF_SM(tpf_sm_exp_sum)(y, sum, x, most, rows, n);
+    }
     for (int64_t r = 0; r < rows; r++) {
         TPF_SM_T s = (TPF_SM_T)(1.0 / sum[r]); /* 1 <= sum, or NaN; dividing costs three times as much */
         TPF_IVDEP for (int64_t j = 0; j < n; j++) y[r * n + j] *= s;
     }
 }
 
-/* most[r] = the maximum where it is finite, else 0; log_sum[r] = log of the sum of exp(x - most). */
-static void TPF_SM(tpf_sm_log_sum)(TPF_SM_T *most, double *log_sum, const TPF_SM_T *x, int64_t rows,
-                                   int64_t n) {
-    for (int64_t r = 0; r < rows; r++) {
-        TPF_SM_T m = TPF_SM(tpf_sm_max)(x + r * n, n);
-        most[r] = m - m == 0 ? m : 0;
+/* most[r] = the maximum where it is finite, else 0; log_sum[r] = log of the sum of exp(x - most); unless NULL,
+   inverse[r] = 1 / that sum as softmax has it, NaN for a row that softmax makes NaN. */
+static void TPF_SM(tpf_sm_log_sum)(TPF_SM_T *most, TPF_SM_T *inverse, double *log_sum, const TPF_SM_T *x,
+                                   int64_t rows, int64_t n) {
+    if (TPF_SM(tpf_sm_is_short)(rows, n)) {
+        TPF_SM(tpf_sm_short)(NULL, most, log_sum, x, rows, n, 1);
+    } else {
+        for (int64_t r = 0; r < rows; r++) {
+            TPF_SM_T m = TPF_SM(tpf_sm_max)(x + r * n, n);
+            most[r] = m - m == 0 ? m : 0;
+        }
+        TPF_SM(tpf_sm_exp_sum)(NULL, log_sum, x, most, rows, n);
     }
-    TPF_SM(tpf_sm_exp_sum)(NULL, log_sum, x, most, rows, n);
+    for (int64_t r = 0; inverse && r < rows; r++)
+        inverse[r] = log_sum[r] > 0 && log_sum[r] - log_sum[r] == 0 ? (TPF_SM_T)(1.0 / log_sum[r]) : (TPF_SM_T)NAN;
     TPF_IVDEP for (int64_t r = 0; r < rows; r++) log_sum[r] = tpf_log_f64(log_sum[r]);
 }
 
@@ -168,11 +217,10 @@ static void TPF_SM(tpf_sm_rows)(void *ctx, int64_t begin, int64_t end) {
         const int64_t count = end - row < group ? end - row : group;
         const TPF_SM_T *x = (const TPF_SM_T *)job->x + row * n;
         if (job->kind == TPF_SM_SOFTMAX) {
-            for (int64_t r = 0; r < count; r++) most[r] = TPF_SM(tpf_sm_max)(x + r * n, n);
-            TPF_SM(tpf_sm_softmax)((TPF_SM_T *)job->y + row * n, sum, x, most, count, n);
+            TPF_SM(tpf_sm_softmax)((TPF_SM_T *)job->y + row * n, x, count, n);
             continue;
         }
-        TPF_SM(tpf_sm_log_sum)(most, sum, x, count, n);
+        TPF_SM(tpf_sm_log_sum)(most, NULL, sum, x, count, n);
         if (job->kind == TPF_SM_LOGSUMEXP) {
             TPF_SM_T *y = (TPF_SM_T *)job->y + row;
             for (int64_t r = 0; r < count; r++) y[r] = (TPF_SM_T)((double)most[r] + sum[r]);
@@ -206,7 +254,7 @@ static void TPF_SM(tpf_logsumexp)(void *y, const void *x, int64_t rows, int64_t 
 static void TPF_SM(tpf_sm_loss_blocks)(void *ctx, int64_t begin, int64_t end) {
     const tpf_sm_job *job = ctx;
     const int64_t n = job->n, group = tpf_sm_group(n);
-    TPF_SM_T most[TPF_SM_GROUP];
+    TPF_SM_T most[TPF_SM_GROUP], inverse[TPF_SM_GROUP];
     double term[TPF_SM_GROUP];
     for (int64_t b = begin; b < end; b++) {
         int64_t last = (b + 1) * job->block < job->rows ? (b + 1) * job->block : job->rows;
@@ -214,10 +262,11 @@ static void TPF_SM(tpf_sm_loss_blocks)(void *ctx, int64_t begin, int64_t end) {
         for (int64_t row = b * job->block; row < last; row += group) {
             const int64_t count = last - row < group ? last - row : group;
             const TPF_SM_T *x = (const TPF_SM_T *)job->x + row * n;
-            TPF_SM_T *lse = (TPF_SM_T *)job->y + row;
-            TPF_SM(tpf_sm_log_sum)(most, term, x, count, n);
+            TPF_SM_T *stats = (TPF_SM_T *)job->y + 2 * row;
+            TPF_SM(tpf_sm_log_sum)(most, inverse, term, x, count, n);
             for (int64_t r = 0; r < count; r++) {
-                lse[r] = (TPF_SM_T)((double)most[r] + term[r]);
+                stats[2 * r] = most[r];
+                stats[2 * r + 1] = inverse[r];
                 term[r] += (double)most[r] - (double)x[r * n + job->labels[row + r]];
             }
             total += tpf_sm_pairwise(term, count);
@@ -226,7 +275,7 @@ static void TPF_SM(tpf_sm_loss_blocks)(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-static int64_t TPF_SM(tpf_cross_entropy)(void *loss, void *lse, const void *x, const int64_t *labels,
+static int64_t TPF_SM(tpf_cross_entropy)(void *loss, void *stats, const void *x, const int64_t *labels,
                                          int64_t rows, int64_t n) {
     uint64_t bad = 0;
     for (int64_t i = 0; i < rows; i++) bad |= (uint64_t)labels[i] >= (uint64_t)n;
@@ -237,7 +286,7 @@ static int64_t TPF_SM(tpf_cross_entropy)(void *loss, void *lse, const void *x, c
     int64_t block = n >= 1024 ? 1 : n >= 64 ? 16 : 256;
     while (rows > block * TPF_SM_MAX_BLOCKS) block *= 2;
     int64_t blocks = (rows + block - 1) / block;
-    tpf_sm_job job = {.y = lse, .x = x, .labels = labels, .partial = partial, .rows = rows,
+    tpf_sm_job job = {.y = stats, .x = x, .labels = labels, .partial = partial, .rows = rows,
                       .n = n, .block = block};
     tpf_sm_over_rows(TPF_SM(tpf_sm_loss_blocks), &job, blocks, n * block);
     *(TPF_SM_T *)loss = (TPF_SM_T)(tpf_sm_pairwise(partial, blocks) / (double)rows);
@@ -249,37 +298,37 @@ static int64_t TPF_SM(tpf_cross_entropy)(void *loss, void *lse, const void *x, c
 static void TPF_SM(tpf_sm_vjp_rows)(void *ctx, int64_t begin, int64_t end) {
     const tpf_sm_job *job = ctx;
     const int64_t n = job->n, group = n >= 64 ? 1 : tpf_sm_group(n);
-    const TPF_SM_T none = -(TPF_SM_T)INFINITY;
     const TPF_SM_T s = *(const TPF_SM_T *)job->g / (TPF_SM_T)job->rows;
     for (int64_t row = begin; row < end; row += group) {
         const int64_t count = end - row < group ? end - row : group;
         const TPF_SM_T *x = (const TPF_SM_T *)job->x + row * n;
-        const TPF_SM_T *lse = (const TPF_SM_T *)job->lse + row;
+        const TPF_SM_T *stats = (const TPF_SM_T *)job->stats + 2 * row;
         const int64_t *labels = job->labels + row;
         TPF_SM_T *y = (TPF_SM_T *)job->y + row * n;
-        if (group == 1 && lse[0] != none) {
-            const TPF_SM_T m = lse[0], hit = TPF_SM(tpf_exp)(x[labels[0]] - m) - 1;
+        if (group == 1) {
+            const TPF_SM_T m = stats[0], q = stats[1], hit = TPF_SM(tpf_exp)(x[labels[0]] - m) * q - 1;
             TPF_IVDEP for (int64_t j = 0; j < n; j++)
-                y[j] = TPF_SM(tpf_smul)(s, TPF_SM(tpf_exp)(x[j] - m));
+                y[j] = TPF_SM(tpf_smul)(s, TPF_SM(tpf_exp)(x[j] - m) * q);
             y[labels[0]] = TPF_SM(tpf_smul)(s, hit);
             continue;
         }
         for (int64_t r = 0; r < count; r++) {
-            TPF_SM_T m = lse[r];
-            if (m == none) /* exp(-inf) is the 0 asked for */
-                for (int64_t j = 0; j < n; j++) y[r * n + j] = none;
-            else
-                TPF_IVDEP for (int64_t j = 0; j < n; j++) y[r * n + j] = x[r * n + j] - m;
+            TPF_SM_T m = stats[2 * r];
+            TPF_IVDEP for (int64_t j = 0; j < n; j++) y[r * n + j] = x[r * n + j] - m;
         }
         TPF_IVDEP for (int64_t i = 0; i < count * n; i++) y[i] = TPF_SM(tpf_exp)(y[i]);
-        for (int64_t r = 0; r < count; r++) y[r * n + labels[r]] -= 1;
+        for (int64_t r = 0; r < count; r++) {
+            TPF_SM_T q = stats[2 * r + 1];
+            TPF_IVDEP for (int64_t j = 0; j < n; j++) y[r * n + j] *= q;
+            y[r * n + labels[r]] -= 1;
+        }
         TPF_IVDEP for (int64_t i = 0; i < count * n; i++) y[i] = TPF_SM(tpf_smul)(s, y[i]);
     }
 }
 
-static void TPF_SM(tpf_cross_entropy_vjp)(void *gx, const void *g, const void *x, const void *lse,
+static void TPF_SM(tpf_cross_entropy_vjp)(void *gx, const void *g, const void *x, const void *stats,
                                           const int64_t *labels, int64_t rows, int64_t n) {
-    tpf_sm_job job = {.y = gx, .x = x, .g = g, .lse = lse, .labels = labels, .rows = rows, .n = n};
+    tpf_sm_job job = {.y = gx, .x = x, .g = g, .stats = stats, .labels = labels, .rows = rows, .n = n};
     tpf_sm_over_rows(TPF_SM(tpf_sm_vjp_rows), &job, rows, n);
 }
 

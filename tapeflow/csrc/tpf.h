@@ -36,12 +36,13 @@ typedef void (*tpf_cast)(void *y, const void *x, int64_t n);
 typedef void (*tpf_reduce)(void *y, const void *x, int64_t outer, int64_t n, int64_t inner);
 /* x is (rows, n); y is (rows, n), or (rows,) for logsumexp. */
 typedef void (*tpf_rows)(void *y, const void *x, int64_t rows, int64_t n);
-/* loss: one value, the mean of lse[i] - x[i, labels[i]]; lse: (rows,). Returns -1, or the first
-   row whose label is outside 0..n-1 (nothing is then promised of loss and lse). */
-typedef int64_t (*tpf_cross_entropy)(void *loss, void *lse, const void *x, const int64_t *labels,
+/* loss: one value, the mean of logsumexp(x[i]) - x[i, labels[i]]; stats: (rows, 2), each row's maximum and
+   1 / sum(exp(x - maximum)), so that backward has softmax's bits. Returns -1, or the first row whose label is
+   outside 0..n-1 (nothing is then promised of loss and stats). */
+typedef int64_t (*tpf_cross_entropy)(void *loss, void *stats, const void *x, const int64_t *labels,
                                      int64_t rows, int64_t n);
-/* gx[i, j] = smul(*g / rows, exp(x[i, j] - lse[i]) - (j == labels[i])), in this order of operations. */
-typedef void (*tpf_cross_entropy_vjp)(void *gx, const void *g, const void *x, const void *lse,
+/* gx[i, j] = smul(*g / rows, exp(x[i, j] - maximum) * inverse - (j == labels[i])), in this order of operations. */
+typedef void (*tpf_cross_entropy_vjp)(void *gx, const void *g, const void *x, const void *stats,
                                       const int64_t *labels, int64_t rows, int64_t n);
 /* y[o, idx[k], :] += src[o, k, :] for k ascending; y is (outer, n, inner), src (outer, m, inner). */
 typedef void (*tpf_scatter_add)(void *y, const int64_t *idx, const void *src, int64_t outer,

@@ -47,7 +47,7 @@
 #define TPF_FMAF(a, b, c) ((a) * (b) + (c))
 #endif
 
-/* No <math.h> where builtins do: this file has its name. */
+/* Builtins where there are any: loops over them vectorise. */
 #if defined(__GNUC__)
 #define TPF_INF __builtin_inf()
 #define TPF_NAN __builtin_nan("")
