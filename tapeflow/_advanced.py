@@ -1,7 +1,7 @@
 """Advanced indexing by NumPy's rules: arrays of ints, masks, and any mixture with slices.
 
-The index is applied once, by NumPy, to the positions 0 .. size-1; reading is then a take of those positions and writing a
-where over a take, so gradients of any order follow from ops that have them.
+The index is applied once, by NumPy, to the positions 0 .. size-1; reading is then a take of those positions and writing
+a where over a take, so gradients of any order follow from ops that have them.
 """
 
 from typing import Any
@@ -28,7 +28,9 @@ def positions(shape: tuple[int, ...], index: Any, op: str) -> np.ndarray[Any, An
     index = _plain(index)
     for i in index if isinstance(index, tuple) else (index,):
         if isinstance(i, np.ndarray) and i.dtype.kind not in "biu":
-            raise errors.TensorIndexError(f"[{op}] index arrays must be integers or bool, got dtype {i.dtype}. Use .astype('int64').")
+            raise errors.TensorIndexError(
+                f"[{op}] index arrays must be integers or bool, got dtype {i.dtype}. Use .astype('int64')."
+            )
     size = int(np.prod(shape, dtype=np.int64))
     try:
         found = np.arange(size).reshape(shape)[index]
@@ -54,8 +56,8 @@ def put(x: Tensor, index: Any, value: Tensor) -> Tensor:
         if extra > 0 and value.shape[:extra] == (1,) * extra:
             return put(x, index, _core.reshape(value, value.shape[extra:]))
         raise errors.ShapeError(
-            f"[setitem] a value of shape {value.shape} does not fit what is written, {where.shape}: aligned from the right, "
-            "its sizes must be equal or 1."
+            f"[setitem] a value of shape {value.shape} does not fit what is written, {where.shape}: "
+            "aligned from the right, its sizes must be equal or 1."
         ) from None
     if where.size == 0:
         return x

@@ -21,7 +21,7 @@ def _folder() -> str:
     spec = importlib.util.find_spec("scipy")
     if spec is None or not spec.submodule_search_locations:
         raise ImportError("tapeflow needs SciPy for matrix products: pip install scipy")
-    return list(spec.submodule_search_locations)[0]
+    return next(iter(spec.submodule_search_locations))
 
 
 def load() -> ModuleType:

@@ -18,7 +18,6 @@ from libc.string cimport memcmp, memcpy, memset
 
 import contextlib
 import copy
-import functools
 import math
 import operator
 import os
@@ -54,12 +53,15 @@ cdef extern from "platform.h" nogil:
         TPF_ARGMAX
     const bint POOLED "TPF_POOLED"
     ctypedef void (*tpf_loop)(void *, const void *, const void *, const void *, int64_t) noexcept nogil
-    ctypedef void (*tpf_vjp)(void *, const void *, const void *, const void *, const void *, const void *, int64_t, int) noexcept nogil
+    ctypedef void (*tpf_vjp)(void *, const void *, const void *, const void *, const void *, const void *, int64_t,
+                            int) noexcept nogil
     ctypedef void (*tpf_cast)(void *, const void *, int64_t) noexcept nogil
     ctypedef void (*tpf_reduce)(void *, const void *, int64_t, int64_t, int64_t) noexcept nogil
     ctypedef void (*tpf_rows)(void *, const void *, int64_t, int64_t) noexcept nogil
-    ctypedef void (*tpf_scatter_add)(void *, const int64_t *, const void *, int64_t, int64_t, int64_t, int64_t) noexcept nogil
-    ctypedef void (*tpf_matmul)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, int64_t) noexcept nogil
+    ctypedef void (*tpf_scatter_add)(void *, const int64_t *, const void *, int64_t, int64_t, int64_t,
+                                    int64_t) noexcept nogil
+    ctypedef void (*tpf_matmul)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t,
+                               int64_t, int64_t) noexcept nogil
     ctypedef void (*tpf_random)(void *, int64_t, uint64_t, uint64_t) noexcept nogil
     ctypedef struct tpf_kernels:
         const char *level
@@ -71,7 +73,8 @@ cdef extern from "platform.h" nogil:
         tpf_rows log_softmax[2]
         tpf_rows logsumexp[2]
         int64_t (*cross_entropy[2])(void *, void *, const void *, const int64_t *, int64_t, int64_t) noexcept nogil
-        void (*cross_entropy_vjp[2])(void *, const void *, const void *, const void *, const int64_t *, int64_t, int64_t) noexcept nogil
+        void (*cross_entropy_vjp[2])(void *, const void *, const void *, const void *, const int64_t *, int64_t,
+                                     int64_t) noexcept nogil
         tpf_scatter_add scatter_add[6]
         tpf_matmul matmul[6]
         tpf_random uniform[2]

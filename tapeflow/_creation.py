@@ -1,4 +1,4 @@
-"""Tensors from Python data, and the parts of Tensor's protocols that are not hot: conversion, printing, NumPy, DLPack."""
+"""Tensors from Python data, and the protocols of Tensor that are not hot: conversion, printing, NumPy, DLPack."""
 
 from __future__ import annotations
 
@@ -89,7 +89,8 @@ def _from_nested(obj: Sequence[Any], op: str, dtype: Any) -> Tensor:
     for k in kinds:
         if k not in _NUMBERS and not issubclass(k, (np.ndarray, np.generic)):
             raise errors.DTypeError(
-                f"[{op}] a list holds a {k.__name__}. Only numbers, lists of them, NumPy arrays and tensors can become a tensor."
+                f"[{op}] a list holds a {k.__name__}. "
+                "Only numbers, lists of them, NumPy arrays and tensors can become a tensor."
             )
     plain = all(k in _NUMBERS for k in kinds)
     wanted: Any = dtype
@@ -101,7 +102,9 @@ def _from_nested(obj: Sequence[Any], op: str, dtype: Any) -> Tensor:
     except OverflowError:
         raise errors.NumberRangeError(f"[{op}] a number in the list does not fit dtype {np.dtype(wanted)}.") from None
     except ValueError as error:
-        raise errors.ShapeError(f"[{op}] the lists are ragged: all lists at one depth must be of the same length. ({error})") from None
+        raise errors.ShapeError(
+            f"[{op}] the lists are ragged: all lists at one depth must be of the same length. ({error})"
+        ) from None
     return _core.from_numpy(array, True, op)
 
 
@@ -164,17 +167,23 @@ def asarray(obj: Any, dtype: Any = None, device: Any = None, copy: bool | None =
     if isinstance(obj, Tensor):
         wrong = dtype is not None and obj.dtype != np.dtype(_name(dtype))
         if wrong and copy is False:
-            raise ValueError(f"[asarray] a {obj.dtype} tensor cannot become {dtype} without a copy. Leave copy=False out.")
+            raise ValueError(
+                f"[asarray] a {obj.dtype} tensor cannot become {dtype} without a copy. Leave copy=False out."
+            )
         if wrong:
             return obj.astype(dtype)
         return obj.clone() if copy else obj
     if copy is False:
         if not isinstance(obj, np.ndarray):
             if not hasattr(obj, "__dlpack__"):
-                raise ValueError(f"[asarray] a {type(obj).__name__} cannot be taken without a copy. Leave copy=False out.")
+                raise ValueError(
+                    f"[asarray] a {type(obj).__name__} cannot be taken without a copy. Leave copy=False out."
+                )
             return asarray(np.from_dlpack(obj), dtype, device, False)
         if dtype is not None and obj.dtype != np.dtype(_name(dtype)):
-            raise ValueError(f"[asarray] a {obj.dtype} array cannot become {dtype} without a copy. Leave copy=False out.")
+            raise ValueError(
+                f"[asarray] a {obj.dtype} array cannot become {dtype} without a copy. Leave copy=False out."
+            )
         return _core.from_numpy(obj, False, "asarray")
     return convert(obj, "asarray", dtype)
 
@@ -191,7 +200,9 @@ def from_dlpack(obj: Any) -> Tensor:
     try:
         array = np.from_dlpack(obj)
     except (AttributeError, TypeError) as error:
-        raise errors.DTypeError(f"[from_dlpack] expected an object with __dlpack__ on the CPU, got {type(obj).__name__}: {error}") from None
+        raise errors.DTypeError(
+            f"[from_dlpack] expected an object with __dlpack__ on the CPU, got {type(obj).__name__}: {error}"
+        ) from None
     return _core.from_numpy(array, False, "from_dlpack")
 
 
@@ -242,7 +253,9 @@ def full_like(x: Any, fill_value: Any, dtype: Any = None, device: Any = None, re
     return _core.full(x.shape, fill_value, x.dtype if dtype is None else dtype, device, requires_grad)
 
 
-def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def arange(
+    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None, requires_grad: bool = False
+) -> Tensor:
     """Numbers from start up to, not including, stop; of the default dtype when an argument is a float, else int64.
 
     >>> tp.arange(0, 10, 4).tolist()
@@ -270,7 +283,13 @@ def arange(start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, devic
 
 
 def linspace(
-    start: float, stop: float, num: int, dtype: Any = None, device: Any = None, endpoint: bool = True, requires_grad: bool = False
+    start: float,
+    stop: float,
+    num: int,
+    dtype: Any = None,
+    device: Any = None,
+    endpoint: bool = True,
+    requires_grad: bool = False,
 ) -> Tensor:
     """num numbers, evenly spaced from start to stop (included unless endpoint=False).
 
@@ -287,7 +306,14 @@ def linspace(
     return t.requires_grad_() if requires_grad else t
 
 
-def eye(n_rows: int, n_cols: int | None = None, k: int = 0, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    k: int = 0,
+    dtype: Any = None,
+    device: Any = None,
+    requires_grad: bool = False,
+) -> Tensor:
     """Ones on the k-th diagonal of a matrix of zeros.
 
     >>> tp.eye(2).tolist()
@@ -410,8 +436,8 @@ def numpy_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
     for x in inputs:
         if isinstance(x, Tensor) and x.requires_grad and _core.is_grad_enabled():
             raise errors.TapeError(
-                f"[numpy.{ufunc.__name__}] a tensor that is being recorded was given to NumPy, which would make a constant of it. "
-                "Use .detach() or .numpy() to take the value."
+                f"[numpy.{ufunc.__name__}] a tensor that is being recorded was given to NumPy, "
+                "which would make a constant of it. Use .detach() or .numpy() to take the value."
             )
     arrays = [x.numpy() if isinstance(x, Tensor) else x for x in inputs]
     result = getattr(ufunc, method)(*arrays, **kwargs)

@@ -175,8 +175,8 @@ def _near_form(tree: Expr) -> Expr:
 def loops_h() -> str:
     parts = [
         f"/* {WARNING}\n\n"
-        "   Included once for each instruction-set level, after tpf_math.h. y may be the very memory of an operand, and\n"
-        "   gx that of g; nothing else may overlap. bool is uint8_t, 0 or 1. */\n"
+        "   Included once for each instruction-set level, after tpf_math.h. y may be the very memory of an operand,\n"
+        "   and gx that of g; nothing else may overlap. bool is uint8_t, 0 or 1. */\n"
         "#ifndef TPF_LOOPS_H\n#define TPF_LOOPS_H\n",
     ]
     for dtype in ("u8", "i32", "i64"):

@@ -1,7 +1,8 @@
 """Functions of functions: grad and value_and_grad, and the containers that arguments and gradients come in.
 
-A function is run once on fresh places of the tape, then the walk goes back over what it recorded. When the function read
-something that was recorded before (an argument of an outer grad, a leaf that requires grad), the walk is recorded, too.
+A function is run once on fresh places of the tape, then the walk goes back over what it recorded. When the function
+read something that was recorded before (an argument of an outer grad, a leaf that requires grad), the walk is recorded,
+too.
 """
 
 from __future__ import annotations
@@ -62,7 +63,9 @@ def under(mode: Any, f: Callable[..., Any]) -> Callable[..., Any]:
 # ---- reverse mode
 
 
-def value_and_grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False) -> Callable[..., Any]:
+def value_and_grad(
+    f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: bool = False
+) -> Callable[..., Any]:
     """A function that returns f's value and its gradient.
 
     Parameters
@@ -70,16 +73,16 @@ def value_and_grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, ha
     f : callable
         Returns a scalar (a tensor of one element), or a pair (scalar, anything) with has_aux.
     argnums : int or tuple of ints
-        Which positional arguments to differentiate: float tensors, arrays, numbers, or nested tuples, lists and dicts of them.
-        Python ints are taken as the default float dtype.
+        Which positional arguments to differentiate: float tensors, arrays, numbers, or nested tuples, lists and dicts
+        of them. Python ints are taken as the default float dtype.
     has_aux : bool
         f returns (value, aux); the result is then ((value, aux), gradient).
 
     Returns
     -------
     callable
-        Of f's arguments; the gradient has the structure of the argument (a tuple of argnums gives a tuple). Where f does
-        not depend on an argument, its gradient is zeros.
+        Of f's arguments; the gradient has the structure of the argument (a tuple of argnums gives a tuple). Where f
+        does not depend on an argument, its gradient is zeros.
 
     >>> value, g = tp.value_and_grad(lambda x: x * x)(3.0)
     >>> float(value), float(g)
@@ -142,7 +145,9 @@ def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: boo
 
 def _argnum(n: int, count: int) -> int:
     if not -count <= n < count:
-        raise errors.TapeError(f"[grad] argnums names argument {n}, but the function was called with {count} positional arguments.")
+        raise errors.TapeError(
+            f"[grad] argnums names argument {n}, but the function was called with {count} positional arguments."
+        )
     return n % count
 
 
@@ -151,18 +156,27 @@ def _primal(x: Any) -> Tensor:
     if type(x) is int:
         x = float(x)
     if not isinstance(x, (Tensor, float, np.ndarray, np.generic)):
-        raise errors.DTypeError(f"[grad] cannot differentiate with respect to a {type(x).__name__}. Use tensors, arrays or numbers.")
+        raise errors.DTypeError(
+            f"[grad] cannot differentiate with respect to a {type(x).__name__}. Use tensors, arrays or numbers."
+        )
     t = _creation.asarray(x)
     if t.dtype.kind != "f":
-        raise errors.DTypeError(f"[grad] cannot differentiate with respect to an argument of dtype {t.dtype}. Use float32 or float64.")
+        raise errors.DTypeError(
+            f"[grad] cannot differentiate with respect to an argument of dtype {t.dtype}. Use float32 or float64."
+        )
     return t
 
 
 def _gradients(value: Any, sources: list[Tensor], linked: bool) -> list[Tensor]:
     if not isinstance(value, Tensor):
-        raise errors.TapeError(f"[grad] the function must return a tensor, got {type(value).__name__}. It may return (value, aux) with has_aux.")
+        raise errors.TapeError(
+            f"[grad] the function must return a tensor, got {type(value).__name__}. "
+            "It may return (value, aux) with has_aux."
+        )
     if value.size != 1:
-        raise errors.TapeError(f"[grad] the function must return a scalar, got shape {value.shape}. Reduce it, for example with .sum().")
+        raise errors.TapeError(
+            f"[grad] the function must return a scalar, got shape {value.shape}. Reduce it, for example with .sum()."
+        )
     if value.dtype.kind != "f":
         raise errors.DTypeError(f"[grad] the function must return a float, got dtype {value.dtype}.")
     grads: list[Tensor | None] = [None] * len(sources)
@@ -179,7 +193,9 @@ def _detach(tree: Any) -> Any:
 # ---- for Tape.gradient
 
 
-def tape_gradient(target: Any, sources: Any, seeds: Any, unconnected: str, recorded: bool, node_of: Callable[[Tensor], Any]) -> Any:
+def tape_gradient(
+    target: Any, sources: Any, seeds: Any, unconnected: str, recorded: bool, node_of: Callable[[Tensor], Any]
+) -> Any:
     """Tape.gradient: the gradients of targets (added up) in the structure of sources."""
     targets, _ = flatten(target)
     given, structure = flatten(sources)
@@ -189,18 +205,25 @@ def tape_gradient(target: Any, sources: Any, seeds: Any, unconnected: str, recor
                 raise errors.TapeError(f"[Tape.gradient] every {kind} must be a Tensor, got {type(t).__name__}.")
     for t in given:
         if t.dtype.kind != "f":
-            raise errors.DTypeError(f"[Tape.gradient] a source of dtype {t.dtype} has no gradient. Use float32 or float64.")
+            raise errors.DTypeError(
+                f"[Tape.gradient] a source of dtype {t.dtype} has no gradient. Use float32 or float64."
+            )
     starts = [None] * len(targets) if seeds is None else flatten(seeds)[0]
     if len(starts) != len(targets):
         raise errors.TapeError(f"[Tape.gradient] output_gradients has {len(starts)} leaves, target {len(targets)}.")
-    starts = [_creation.ones_like(t) if s is None and t.dtype.kind == "f" else s for t, s in zip(targets, starts, strict=True)]
+    starts = [
+        _creation.ones_like(t) if s is None and t.dtype.kind == "f" else s for t, s in zip(targets, starts, strict=True)
+    ]
     pairs = [(t, s) for t, s in zip(targets, starts, strict=True) if t.requires_grad]
     if not pairs:
         raise errors.TapeError(
-            f"[Tape.gradient] the target{'' if len(targets) == 1 else 's'} {', '.join(str(t.shape) for t in targets)} depend"
-            f"{'s' if len(targets) == 1 else ''} on nothing that was recorded. Watch a tensor, or use one that requires grad, inside the tape."
+            f"[Tape.gradient] the target{'' if len(targets) == 1 else 's'} {', '.join(str(t.shape) for t in targets)} "
+            f"depend{'s' if len(targets) == 1 else ''} on nothing that was recorded. "
+            "Watch a tensor, or use one that requires grad, inside the tape."
         )
-    grads = _core.run_backward([t for t, _ in pairs], [s for _, s in pairs], [node_of(s) for s in given], recorded, True)
+    grads = _core.run_backward(
+        [t for t, _ in pairs], [s for _, s in pairs], [node_of(s) for s in given], recorded, True
+    )
     if unconnected == "zero":
         grads = [_creation.zeros_like(s) if g is None else g for s, g in zip(given, grads, strict=True)]
     return unflatten(structure, grads)

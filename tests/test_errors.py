@@ -145,6 +145,7 @@ WRITES = {
     "setitem_text": (lambda s: operator.setitem(s.v, 0, "a"), TypeError, ""),
     "delete": (lambda s: operator.delitem(s.v, 0), (TypeError, tp.ShapeError), "delete|deletion"),
     "shape_is_fixed": (lambda s: setattr(s.v, "shape", (3, 2)), AttributeError, ""),
+    "assign_float_to_int": (lambda s: s.i.assign(tp.ones(3)), TypeError, "int64"),
     "grad_shape": (lambda s: setattr(s.x, "grad", tp.ones(4)), tp.TapeflowError, r"\(4,\)|\[4\]"),
     "grad_type": (lambda s: setattr(s.x, "grad", "a"), tp.TapeflowError, "str"),
 }  # fmt: skip

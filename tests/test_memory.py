@@ -6,6 +6,7 @@ factors, and only between runs of the same process.
 
 import gc
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -465,6 +466,41 @@ def test_nothing_grows(case):
     if grown >= 1 << 20 or blocks >= 200:  # once more: the first run may have met a new high of the process itself
         grown, blocks = steady(work, count)
     assert grown < 1 << 20 and blocks < 200, f"{grown} bytes, {blocks} blocks over {count} calls"
+
+
+MEMORY_ENDS = """
+import os, resource
+import numpy as np
+import tapeflow as tp
+
+xs = [tp.tensor(np.full(1 << 20, v), requires_grad=True) for v in (2.0, 3.0, 5.0, 7.0)]
+loss = tp.sum(xs[0] * xs[1] * xs[2] * xs[3])
+limits, failures = resource.getrlimit(resource.RLIMIT_AS), 0
+for extra in range(0, 400 << 20, 4 << 20):
+    room = int(open("/proc/self/statm").read().split()[0]) * os.sysconf("SC_PAGE_SIZE") + extra
+    resource.setrlimit(resource.RLIMIT_AS, (room, limits[1]))
+    try:
+        loss.backward(retain_graph=True, create_graph=CREATE_GRAPH)
+        break
+    except MemoryError:
+        failures += 1
+        assert all(x.grad is None for x in xs)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
+assert [x.grad[-1].item() for x in xs] == [105.0, 70.0, 42.0, 30.0]
+print(failures)
+"""
+
+
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_memory_that_ends_in_mid_backward(create_graph):
+    """An allocation fails at each point in turn: no gradient is touched, and the next try is right."""
+    code = MEMORY_ENDS.replace("CREATE_GRAPH", str(create_graph))
+    if os.path.exists("/proc/self/statm") and PROFILE != "quick":  # a sanitizer reserves terabytes of address space
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+        done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        assert int(done.stdout) >= 2
 
 
 def test_large_buffers_are_given_back_or_reused():

@@ -1,8 +1,8 @@
 # The walk: cotangents from targets to leaves and sources, in the reverse order of entry numbers.
 #
 # A walk keeps what is pending in cells, one a chunk, and the cells in a heap by the highest pending number; chunks
-# with nothing pending are never looked at. Cells belong to one walk, so walks may nest (hooks) and interleave (threads).
-# Leaves collect their cotangents in the walk; `.grad` slots change only after everything has gone well.
+# with nothing pending are never looked at. Cells belong to one walk, so walks may nest (hooks) and interleave
+# (threads). Leaves collect their cotangents in the walk; `.grad` slots change only after everything has gone well.
 # Elementwise entries run the fused loops, or, when the walk itself is recorded, the composed rules; structured entries
 # have one rule, written in ops, for both.
 
@@ -201,7 +201,7 @@ cdef class Walk:
     # ---- pushing
 
     cdef int push(self, Entry *e, Value *v, Entry *node, Value *like) except -1:
-        """Add a cotangent (v and node are taken over) to e's; like: the shape and dtype it must be summed and cast to."""
+        """Add a cotangent (v and node are taken over) to e's, summed and cast to the shape and dtype of like."""
         cdef Slot *s
         cdef Tensor t
         if like != NULL and not (like.dtype == v.dtype and same_shape(like, v)):
@@ -296,8 +296,8 @@ cdef class Walk:
         cdef Value *vals[4]
         cdef int i
         if e.flags & E_FREED:
-            raise errors.TapeError(f"[backward] the graph behind {tpf_op_name[e.opcode].decode()} was freed by an earlier "
-                                   "backward. Call that one with retain_graph=True to go through it twice.")
+            raise errors.TapeError(f"[backward] the graph behind {tpf_op_name[e.opcode].decode()} was freed by an "
+                                   "earlier backward. Call that one with retain_graph=True to go through it twice.")
         if e.flags & E_WATCHED:
             self.look(e, s)
         for i in range(4):
@@ -475,7 +475,8 @@ cdef int add_into_grads(list updates) except -1:
         sums = []
         for t, g in updates:
             old = t._grad
-            sums.append((old, None if old is None else old.detach(), packed(g) if old is None else packed(add_tensors(old, g))))
+            sums.append((old, None if old is None else old.detach(),
+                         packed(g) if old is None else packed(add_tensors(old, g))))
         changed = False
         for (t, g), (grad, seen, total) in zip(updates, sums):
             old = grad
@@ -510,8 +511,8 @@ cdef Tensor run_hooks(list hooks, Tensor g):
             raise errors.TapeError(f"[register_hook] a hook must return None or a Tensor, got {type(result).__name__}.")
         r = result
         if r.v.dtype != g.v.dtype or not same_shape(r.v, g.v):
-            raise errors.TapeError(f"[register_hook] a hook changed the gradient from {describe(g.v)} to {describe(r.v)}; "
-                                   "shape and dtype must stay.")
+            raise errors.TapeError(f"[register_hook] a hook changed the gradient from {describe(g.v)} to "
+                                   f"{describe(r.v)}; shape and dtype must stay.")
         g = r
     return g
 
@@ -530,8 +531,8 @@ cdef Tensor packed(Tensor g):
 
 cdef int check_target(ThreadState *ts, Tensor t) except -1:
     if t.node == NULL or not t.node.flags & E_GRAD:
-        raise errors.TapeError(f"[backward] the target {describe(t.v)} depends on nothing that was recorded. Compute it, outside "
-                               "of no_grad, from a tensor that requires grad or is watched by a Tape.")
+        raise errors.TapeError(f"[backward] the target {describe(t.v)} depends on nothing that was recorded. Compute "
+                               "it, outside of no_grad, from a tensor that requires grad or is watched by a Tape.")
     return 0
 
 
@@ -540,8 +541,9 @@ cdef Tensor checked_seed(Tensor t, seed):
     cdef Tensor s
     if seed is None:
         if t.v.size != 1:
-            raise errors.TapeError(f"[backward] the target has shape {shape_of(t.v)}; only a scalar can do without a seed. "
-                                   "Pass gradient= (output_gradients= for a tape) of that shape, or sum the target first.")
+            raise errors.TapeError(f"[backward] the target has shape {shape_of(t.v)}; only a scalar can do without a "
+                                   "seed. Pass gradient= (output_gradients= for a tape) of that shape, "
+                                   "or sum the target first.")
         return full_like(t.v, 1.0)
     s = as_tensor(seed)
     if not same_shape(s.v, t.v):

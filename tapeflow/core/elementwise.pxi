@@ -55,8 +55,8 @@ cdef int write_number(void *dst, int dtype, object x, const char *op) except -1:
 
 cdef int raise_int_range(const char *op, object x, int dtype) except -1:
     PyErr_Clear()
-    raise errors.NumberRangeError(f"[{op.decode()}] the Python number {short(x)} is out of range for dtype {dtype_name(dtype)}. "
-                                  "Cast the tensor to a wider dtype first.")
+    raise errors.NumberRangeError(f"[{op.decode()}] the Python number {short(x)} is out of range for dtype "
+                                  f"{dtype_name(dtype)}. Cast the tensor to a wider dtype first.")
 
 
 # ---- running one loop
@@ -171,14 +171,15 @@ cdef int broadcast_shapes(int op, int nin, Value **v, int64_t *shape) except -1:
                 continue
             if shape[d] != 1:
                 raise errors.ShapeError(
-                    f"[{tpf_op_name[op].decode()}] shapes {' and '.join([str(shape_of(v[k])) for k in range(nin)])} do not "
-                    "broadcast: aligned from the right, sizes must be equal or 1. Use reshape or expand_dims.")
+                    f"[{tpf_op_name[op].decode()}] shapes {' and '.join([str(shape_of(v[k])) for k in range(nin)])} "
+                    "do not broadcast: aligned from the right, sizes must be equal or 1. Use reshape or expand_dims.")
             shape[d] = n
     return ndim
 
 
 cdef int raise_no_loop(int op, int dtype) except -1:
-    raise errors.DTypeError(f"[{tpf_op_name[op].decode()}] is not defined for dtype {dtype_name(dtype)}. Cast with .astype first.")
+    raise errors.DTypeError(f"[{tpf_op_name[op].decode()}] is not defined for dtype {dtype_name(dtype)}. "
+                            "Cast with .astype first.")
 
 
 cdef inline int compute_dtype(int op, int dtype, int weak) except -1:
@@ -327,15 +328,15 @@ def pow(x1, x2, /):
         if x2 == 2 and t.v.dtype != TPF_BOOL:
             return call1(OP_SQUARE, t)
         if x2 < 0 and not is_float(t.v.dtype):
-            raise errors.NumberRangeError(f"[pow] integers to negative integer powers are not integers: {describe(t.v)} ** {x2}. "
-                                          "Cast the base to a float dtype.")
+            raise errors.NumberRangeError("[pow] integers to negative integer powers are not integers: "
+                                          f"{describe(t.v)} ** {x2}. Cast the base to a float dtype.")
     elif isinstance(x2, Tensor):
         t = x2
         if not is_float(t.v.dtype) and t.v.dtype > TPF_UINT8 and not isinstance(x1, float):
             base_dtype = (<Tensor>x1).v.dtype if isinstance(x1, Tensor) else TPF_INT64
             if not is_float(base_dtype) and t.v.size and (<Tensor>op_reduce(OP_MIN, t, 0, True, False)).item() < 0:
-                raise errors.NumberRangeError("[pow] integers to negative integer powers are not integers: the exponent has "
-                                              "a negative element. Cast the base to a float dtype.")
+                raise errors.NumberRangeError("[pow] integers to negative integer powers are not integers: "
+                                              "the exponent has a negative element. Cast the base to a float dtype.")
     return call2(OP_POW, x1, x2)
 
 

@@ -1,5 +1,5 @@
-# Basic indexing: ints, slices, None and Ellipsis become a window (shape_ops.pxi). One integer array among slices becomes a
-# take, any other advanced index is worked out in _advanced.py.
+# Basic indexing: ints, slices, None and Ellipsis become a window (shape_ops.pxi). One integer array among slices
+# becomes a take, any other advanced index is worked out in _advanced.py.
 
 cdef struct Window:
     int64_t params[257]          # ndim * 4, then start, step, count, extent of each axis
@@ -29,7 +29,8 @@ cdef tuple index_tuple(Tensor t, object index):
     if dots > 1:
         raise errors.TensorIndexError("[index] an index can have only one Ellipsis (...).")
     if used > t.v.ndim:
-        raise errors.TensorIndexError(f"[index] {used} indices are too many for a tensor of {t.v.ndim} dimensions, shape {shape_of(t.v)}.")
+        raise errors.TensorIndexError(f"[index] {used} indices are too many for a tensor of {t.v.ndim} dimensions, "
+                                      f"shape {shape_of(t.v)}.")
     fill = (slice(None),) * (t.v.ndim - used)
     if not dots:
         return <tuple>index + fill
@@ -70,7 +71,8 @@ cdef int read_index(Tensor t, tuple index, Window *w) except -1:
             try:
                 start, stop, step = (<slice>i).indices(extent)
             except TypeError:
-                raise errors.TensorIndexError(f"[index] slice bounds and steps must be ints or None, got {i!r}.") from None
+                raise errors.TensorIndexError("[index] slice bounds and steps must be ints or None, "
+                                              f"got {i!r}.") from None
             except ValueError:
                 raise errors.TensorIndexError(f"[index] the step of a slice cannot be 0, got {i!r}.") from None
             except OverflowError:
@@ -92,13 +94,16 @@ cdef int read_index(Tensor t, tuple index, Window *w) except -1:
 cdef int64_t index_int(object i, int axis, int64_t extent) except -1:
     cdef int64_t at
     if PyBool_Check(i) or isinstance(i, (float, str, bytes)):
-        raise errors.TensorIndexError(f"[index] an index must be an int, a slice, None, Ellipsis or an integer array, got {type(i).__name__}.")
+        raise errors.TensorIndexError("[index] an index must be an int, a slice, None, Ellipsis or an integer array, "
+                                      f"got {type(i).__name__}.")
     try:
         number = operator.index(i)
     except TypeError:
-        raise errors.TensorIndexError(f"[index] an index must be an int, a slice, None, Ellipsis or an integer array, got {type(i).__name__}.") from None
+        raise errors.TensorIndexError("[index] an index must be an int, a slice, None, Ellipsis or an integer array, "
+                                      f"got {type(i).__name__}.") from None
     if number < -extent or number >= extent:
-        raise errors.TensorIndexError(f"[index] index {short(number)} is out of range for axis {axis} of size {extent}.")
+        raise errors.TensorIndexError(f"[index] index {short(number)} is out of range for axis {axis} of size "
+                                      f"{extent}.")
     at = number
     return at + extent if at < 0 else at
 
@@ -147,9 +152,10 @@ cdef Tensor op_broadcast_for_write(Tensor v, Value *like, str op):
         else:
             v = reshape_to(v, like.ndim, v.v.shape + extra)
     for d in range(1, v.v.ndim + 1):
-        if v.v.ndim > like.ndim or not (v.v.shape[v.v.ndim - d] == like.shape[like.ndim - d] or v.v.shape[v.v.ndim - d] == 1):
-            raise errors.ShapeError(f"[{op}] a value of shape {shape_of(v.v)} does not fit what is written, {shape_of(like)}: "
-                                    "aligned from the right, its sizes must be equal or 1.")
+        if (v.v.ndim > like.ndim
+                or not (v.v.shape[v.v.ndim - d] == like.shape[like.ndim - d] or v.v.shape[v.v.ndim - d] == 1)):
+            raise errors.ShapeError(f"[{op}] a value of shape {shape_of(v.v)} does not fit what is written, "
+                                    f"{shape_of(like)}: aligned from the right, its sizes must be equal or 1.")
     return op_broadcast(v, like.ndim, like.shape)
 
 
@@ -166,8 +172,8 @@ cdef int set_item(Tensor t, object index, object value) except -1:
     else:
         v = as_tensor(value)
         if is_float(v.v.dtype) and not is_float(t.v.dtype):
-            raise errors.DTypeError(f"[setitem] a {dtype_name(v.v.dtype)} value does not fit a tensor of dtype {dtype_name(t.v.dtype)}. "
-                                    "Cast one of them with .astype first.")
+            raise errors.DTypeError(f"[setitem] a {dtype_name(v.v.dtype)} value does not fit a tensor of dtype "
+                                    f"{dtype_name(t.v.dtype)}. Cast one of them with .astype first.")
         v = op_astype(v, t.v.dtype)
     if advanced:
         return rebind(t, _advanced.put(t, index, v))
@@ -183,5 +189,3 @@ cdef int set_item(Tensor t, object index, object value) except -1:
     r = op_assign(t, w.params, v, value_is_mine(t.v) and v.v != t.v)
     rebind(t, r)
     return 0
-
-

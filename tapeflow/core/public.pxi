@@ -14,8 +14,8 @@ def sum(x, axis=None, keepdims=False):
     Returns
     -------
     Tensor
-        Of x's dtype; int64 for integers and bool. float32 is accumulated in float64, by a tree that depends on the reduced
-        extents alone. The sum of nothing is 0.
+        Of x's dtype; int64 for integers and bool. float32 is accumulated in float64, by a tree that depends on the
+        reduced extents alone. The sum of nothing is 0.
 
     >>> tp.sum(tp.tensor([[1.0, 2.0], [3.0, 4.0]]), axis=0).tolist()
     [4.0, 6.0]
@@ -25,7 +25,10 @@ def sum(x, axis=None, keepdims=False):
 
 
 def mean(x, axis=None, keepdims=False):
-    """The mean over axes: as `sum`, divided before it is rounded. Integers give the default float dtype. Of nothing: NaN."""
+    """The mean over axes: as `sum`, divided before it is rounded.
+
+    Integers give the default float dtype. The mean of nothing is NaN.
+    """
     cdef Tensor t = as_tensor_for(OP_MEAN, x)
     return op_reduce(OP_MEAN, t, axes_mask(axis, t.v.ndim, b"mean"), False, keepdims)
 
@@ -47,7 +50,9 @@ def min(x, axis=None, keepdims=False):
 
 
 def prod(x, axis=None, keepdims=False):
-    """The product over axes: a tree of multiplications, so that all derivatives are exact, with zeros too. Of nothing: 1.
+    """The product over axes: a tree of multiplications, so that all derivatives are exact, with zeros too.
+
+    The product of nothing is 1.
 
     >>> tp.prod(tp.tensor([5.0, 0.0, -2.0])).item()
     -0.0
@@ -119,10 +124,11 @@ def cross_entropy(logits, labels):
     if is_float(ids.v.dtype):
         return cross_entropy_of_probabilities(x, ids)
     if ids.v.dtype == TPF_BOOL:
-        raise errors.DTypeError("[cross_entropy] labels must be integers or probabilities, got dtype bool. Use .astype('int64').")
+        raise errors.DTypeError("[cross_entropy] labels must be integers or probabilities, got dtype bool. "
+                                "Use .astype('int64').")
     if ids.v.ndim != x.v.ndim - 1 or memcmp(ids.v.shape, x.v.shape, ids.v.ndim * sizeof(int64_t)) != 0:
-        raise errors.ShapeError(f"[cross_entropy] labels of shape {shape_of(ids.v)} do not fit logits of shape {shape_of(x.v)}: expected "
-                                f"{shape_of(x.v)[:-1]}, one class number a row.")
+        raise errors.ShapeError(f"[cross_entropy] labels of shape {shape_of(ids.v)} do not fit logits of shape "
+                                f"{shape_of(x.v)}: expected {shape_of(x.v)[:-1]}, one class number a row.")
     return op_cross_entropy(x, ids)
 
 
@@ -130,7 +136,8 @@ cdef Tensor cross_entropy_of_probabilities(Tensor x, Tensor p):
     cdef int64_t rows = 1
     cdef int d
     if not same_shape(x.v, p.v):
-        raise errors.ShapeError(f"[cross_entropy] probabilities of shape {shape_of(p.v)} do not fit logits of shape {shape_of(x.v)}.")
+        raise errors.ShapeError(f"[cross_entropy] probabilities of shape {shape_of(p.v)} do not fit logits of shape "
+                                f"{shape_of(x.v)}.")
     for d in range(x.v.ndim - 1):
         rows *= x.v.shape[d]
     # a class of probability 0 adds 0, also where its log is -inf
@@ -147,7 +154,8 @@ def mse_loss(prediction, target):
     cdef Tensor a = as_tensor(prediction)
     cdef Tensor b = as_tensor(target)
     if not same_shape(a.v, b.v):
-        raise errors.ShapeError(f"[mse_loss] prediction has shape {shape_of(a.v)}, target {shape_of(b.v)}: they must be equal. Use reshape.")
+        raise errors.ShapeError(f"[mse_loss] prediction has shape {shape_of(a.v)}, target {shape_of(b.v)}: "
+                                "they must be equal. Use reshape.")
     return op_reduce(OP_MEAN, call1(OP_SQUARE, call2(OP_SUBTRACT, a, b)), 0, True, False)
 
 
@@ -170,7 +178,8 @@ def permute_dims(x, axes):
     cdef int d
     axes = tuple(axes) if hasattr(axes, "__iter__") else (axes,)
     if len(axes) != t.v.ndim:
-        raise errors.AxisError(f"[permute_dims] {len(axes)} axes given for a tensor of {t.v.ndim} dimensions; name each once.")
+        raise errors.AxisError(f"[permute_dims] {len(axes)} axes given for a tensor of {t.v.ndim} dimensions; "
+                               "name each once.")
     for d in range(t.v.ndim):
         order[d] = normal_axis(axes[d], t.v.ndim, b"permute_dims")
         if seen >> order[d] & 1:
@@ -223,7 +232,8 @@ def squeeze(x, axis=None):
     for d in range(t.v.ndim):
         if mask >> d & 1 and (t.v.shape[d] == 1 or axis is not None):
             if t.v.shape[d] != 1:
-                raise errors.ShapeError(f"[squeeze] axis {d} has size {t.v.shape[d]}, only axes of size 1 can go. Shape: {shape_of(t.v)}.")
+                raise errors.ShapeError(f"[squeeze] axis {d} has size {t.v.shape[d]}, only axes of size 1 can go. "
+                                        f"Shape: {shape_of(t.v)}.")
             continue
         shape[ndim] = t.v.shape[d]
         ndim += 1
@@ -301,7 +311,8 @@ def stack(arrays, axis=0):
     cdef int a = normal_axis(axis, first.v.ndim + 1, b"stack")
     for t in parts:
         if not same_shape(t.v, first.v):
-            raise errors.ShapeError(f"[stack] shapes {shape_of(first.v)} and {shape_of(t.v)} differ; all must be the same.")
+            raise errors.ShapeError(f"[stack] shapes {shape_of(first.v)} and {shape_of(t.v)} differ; "
+                                    "all must be the same.")
     for d in range(first.v.ndim + 1):
         shape[d] = first.v.shape[d] if d < a else 1 if d == a else first.v.shape[d - 1]
     return op_concat([reshape_to(t, first.v.ndim + 1, shape) for t in parts], a)
@@ -340,7 +351,9 @@ def take(x, indices, axis=None):
 
 
 def scatter_add(x, indices, updates, axis=0):
-    """A new tensor: x with updates added at indices along an axis. Repeated indices add up, in order: the same bits each time.
+    """A new tensor: x with updates added at indices along an axis.
+
+    Repeated indices add up, in order: the same bits each time.
 
     Parameters
     ----------
@@ -361,12 +374,13 @@ def scatter_add(x, indices, updates, axis=0):
     cdef int ndim = t.v.ndim - 1 + idx.v.ndim
     cdef int d
     if u.v.dtype > t.v.dtype:
-        raise errors.DTypeError(f"[scatter_add] updates of dtype {dtype_name(u.v.dtype)} do not fit a tensor of dtype {dtype_name(t.v.dtype)}. "
-                                "Cast one of them with .astype.")
+        raise errors.DTypeError(f"[scatter_add] updates of dtype {dtype_name(u.v.dtype)} do not fit a tensor of dtype "
+                                f"{dtype_name(t.v.dtype)}. Cast one of them with .astype.")
     if ndim > TPF_MAX_NDIM:
         raise errors.ShapeError(f"[scatter_add] updates would have {ndim} dimensions, more than {TPF_MAX_NDIM}.")
     for d in range(ndim):
-        shape[d] = (t.v.shape[d] if d < a else idx.v.shape[d - a] if d < a + idx.v.ndim else t.v.shape[d - idx.v.ndim + 1])
+        shape[d] = (t.v.shape[d] if d < a else idx.v.shape[d - a] if d < a + idx.v.ndim
+                    else t.v.shape[d - idx.v.ndim + 1])
     return op_scatter_add(t, idx, op_broadcast(op_astype(u, t.v.dtype), ndim, shape), a)
 
 
@@ -393,7 +407,8 @@ def empty(shape, dtype=None, device=None, requires_grad=False):
     cdef int ndim = read_shape(shape, sizes, b"empty")
     _creation.check_device(device, "empty")
     check_sizes(ndim, sizes, b"empty")
-    return finished(wrap(value_new(ndim, sizes, default_float if dtype is None else dtype_code(dtype, "empty")), NULL), requires_grad)
+    cdef int code = default_float if dtype is None else dtype_code(dtype, "empty")
+    return finished(wrap(value_new(ndim, sizes, code), NULL), requires_grad)
 
 
 def zeros(shape, dtype=None, device=None, requires_grad=False):
@@ -406,7 +421,8 @@ def zeros(shape, dtype=None, device=None, requires_grad=False):
     cdef int ndim = read_shape(shape, sizes, b"zeros")
     _creation.check_device(device, "zeros")
     check_sizes(ndim, sizes, b"zeros")
-    return finished(wrap(zeros_value(ndim, sizes, default_float if dtype is None else dtype_code(dtype, "zeros")), NULL), requires_grad)
+    cdef int code = default_float if dtype is None else dtype_code(dtype, "zeros")
+    return finished(wrap(zeros_value(ndim, sizes, code), NULL), requires_grad)
 
 
 def full(shape, fill_value, dtype=None, device=None, requires_grad=False):
@@ -466,7 +482,7 @@ def from_numpy(array, bint copy, str op):
 
 
 def random_fill(str kind, shape, dtype, uint64_t key, uint64_t draw):
-    """Philox draws: "uniform" or "normal" of a float dtype, or the raw "bits32", "bits64" as int64 (tapeflow.random)."""
+    """Philox draws for tapeflow.random: "uniform" or "normal" of a float dtype, or raw "bits32", "bits64" as int64."""
     cdef int64_t sizes[64]
     cdef int ndim = read_shape(shape, sizes, b"random")
     cdef bint raw = kind == "bits32" or kind == "bits64"

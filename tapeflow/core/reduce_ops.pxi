@@ -100,8 +100,8 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
         mask = axes_mask(None, x.v.ndim, b"reduce")
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
     if n == 0 and op >= OP_MAX:
-        raise errors.ShapeError(f"[{tpf_op_name[op].decode()}] the reduced axes of shape {shape_of(x.v)} hold no elements, "
-                                "and there is no identity to give instead.")
+        raise errors.ShapeError(f"[{tpf_op_name[op].decode()}] the reduced axes of shape {shape_of(x.v)} hold no "
+                                "elements, and there is no identity to give instead.")
     if op == OP_MEAN and not is_float(dtype):
         x = op_astype(x, default_float)
         dtype = default_float
@@ -285,8 +285,8 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
         else:
             bad = kernels.cross_entropy[k](y.data, stats.data, src.data, <int64_t *>id.data, rows, n)
         if bad >= 0:
-            raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out of range for "
-                                          f"the axis of {n} classes.")
+            raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out "
+                                          f"of range for the axis of {n} classes.")
         if wants_record(ts, x.node, y.dtype):
             e = record(ts, OP_CROSS_ENTROPY, 1, &x.node, &src, y, SAVE_A)
             if e.flags & E_GRAD:
@@ -317,7 +317,8 @@ cdef Tensor cross_entropy_grad(Tensor g, Value *x, Value *ids, Value *stats):
 # ---- matmul
 
 
-cdef bint blas_layout(Value *v, int64_t rows, int64_t cols, int64_t row_step, int64_t col_step, char *flag, int *ld) noexcept:
+cdef bint blas_layout(Value *v, int64_t rows, int64_t cols, int64_t row_step, int64_t col_step, char *flag,
+                      int *ld) noexcept:
     """Can BLAS read this matrix as it lies? flag and ld as its column-major eyes see it."""
     cdef int64_t size = tpf_itemsize(v.dtype)
     cdef int64_t step
@@ -364,7 +365,8 @@ cdef bint matrices_readable(Value *v) noexcept:
     """Are the last two axes laid out so that gemm need not fall back for their strides?"""
     cdef char flag
     cdef int ld
-    return blas_layout(v, v.shape[v.ndim - 2], v.shape[v.ndim - 1], v.strides[v.ndim - 2], v.strides[v.ndim - 1], &flag, &ld)
+    return blas_layout(v, v.shape[v.ndim - 2], v.shape[v.ndim - 1], v.strides[v.ndim - 2], v.strides[v.ndim - 1],
+                       &flag, &ld)
 
 
 cdef Value *matmul_value(Value *a, Value *b) except NULL:
@@ -399,11 +401,13 @@ cdef Value *matmul_value(Value *a, Value *b) except NULL:
         memset(y.data, 0, y.size * tpf_itemsize(y.dtype))
         return y
     if a.contiguous and b.ndim == 2 and a.ndim > 2:  # a shared right factor: one product over all rows
-        gemm(y, y.data, a, pa, b, pb, a.size // k, n, k, k * tpf_itemsize(a.dtype), tpf_itemsize(a.dtype), b.strides[0], b.strides[1])
+        gemm(y, y.data, a, pa, b, pb, a.size // k, n, k, k * tpf_itemsize(a.dtype), tpf_itemsize(a.dtype),
+             b.strides[0], b.strides[1])
         return y
     out = y.data
     while True:
-        gemm(y, out, a, pa, b, pb, m, n, k, a.strides[a.ndim - 2], a.strides[a.ndim - 1], b.strides[b.ndim - 2], b.strides[b.ndim - 1])
+        gemm(y, out, a, pa, b, pb, m, n, k, a.strides[a.ndim - 2], a.strides[a.ndim - 1],
+             b.strides[b.ndim - 2], b.strides[b.ndim - 1])
         out += m * n * tpf_itemsize(y.dtype)
         d = ndim - 3
         while d >= 0:
@@ -472,16 +476,18 @@ cdef int check_matmul(Value *a, Value *b) except -1:
     cdef int ndim = a.ndim if a.ndim < b.ndim else b.ndim
     cdef int64_t p, q
     if a.shape[a.ndim - 1] != b.shape[b.ndim - 2]:
-        raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a)} @ {shape_of(b)}. Transpose one side with .T or .mT.")
+        raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a)} @ {shape_of(b)}. "
+                                "Transpose one side with .T or .mT.")
     for d in range(3, ndim + 1):
         p, q = a.shape[a.ndim - d], b.shape[b.ndim - d]
         if p != q and p != 1 and q != 1:
-            raise errors.ShapeError(f"[matmul] leading axes do not broadcast: {shape_of(a)} @ {shape_of(b)}. Sizes must be equal or 1.")
+            raise errors.ShapeError(f"[matmul] leading axes do not broadcast: {shape_of(a)} @ {shape_of(b)}. "
+                                    "Sizes must be equal or 1.")
     return 0
 
 
 def matmul(x1, x2, /):
-    """The matrix product, as NumPy's: 1-D operands are a row on the left and a column on the right; leading axes broadcast.
+    """The matrix product, as NumPy's: 1-D operands are a row (left) and a column (right); leading axes broadcast.
 
     Parameters
     ----------
@@ -500,7 +506,8 @@ def matmul(x1, x2, /):
     cdef bint column = b.v.ndim == 1
     cdef int d
     if a.v.ndim == 0 or b.v.ndim == 0:
-        raise errors.ShapeError(f"[matmul] operands must have at least one axis, got {shape_of(a.v)} @ {shape_of(b.v)}. Use * for scalars.")
+        raise errors.ShapeError("[matmul] operands must have at least one axis, "
+                                f"got {shape_of(a.v)} @ {shape_of(b.v)}. Use * for scalars.")
     if row:
         if a.v.shape[0] != b.v.shape[0 if column else b.v.ndim - 2]:
             raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a.v)} @ {shape_of(b.v)}.")
@@ -528,8 +535,10 @@ def matmul(x1, x2, /):
 
 # ---- BLAS: SciPy's function pointers, loaded at the first product that is worth it
 
-ctypedef void (*sgemm_t)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *, float *, int *) noexcept nogil
-ctypedef void (*dgemm_t)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *, double *, int *) noexcept nogil
+ctypedef void (*sgemm_t)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *,
+                         float *, int *) noexcept nogil
+ctypedef void (*dgemm_t)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *,
+                         double *, int *) noexcept nogil
 cdef sgemm_t sgemm = NULL
 cdef dgemm_t dgemm = NULL
 

@@ -1,5 +1,5 @@
-# The VJPs of the structured ops, written in ops: in an eager walk they only compute, in a recorded one they are recorded.
-# vals are the entry's a b c y; a cotangent pushed with `like` is summed and cast to that shape and dtype.
+# The VJPs of the structured ops, written in ops: in an eager walk they only compute, in a recorded one they are
+# recorded. vals are the entry's a b c y; a cotangent pushed with `like` is summed and cast to that shape and dtype.
 
 cdef inline Tensor with_node(Value *v, Entry *node):
     """A saved value as a tensor again, with its place on the tape."""
@@ -102,7 +102,8 @@ cdef Tensor rows_vjp(Entry *e, Value **vals, Tensor g):
         return call2(OP_SUBTRACT, g, call2(OP_SMUL, p, call1(OP_EXP, y)))
     # the weights have a maximum and a sum of their own: exp(x - y) would carry the rounding of y
     x = with_node(vals[0], e.src[0])
-    p = call3(OP_WHERE, last_axis(call2(OP_EQUAL, wrap(value_share(vals[3]), NULL), -math.inf), like), 0, op_rows(OP_SOFTMAX, x))
+    p = last_axis(call2(OP_EQUAL, wrap(value_share(vals[3]), NULL), -math.inf), like)
+    p = call3(OP_WHERE, p, 0, op_rows(OP_SOFTMAX, x))
     return call2(OP_SMUL, last_axis(g, like), p)
 
 
@@ -178,7 +179,8 @@ cdef int getitem_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         return w.push_tensor(e.src[0], op_unslice(g, e.params), vals[0])
     had = w.take_slot(s)
     part = add_tensors(window_like(had, e.params, g.v), g)
-    return w.push_tensor(e.src[0], op_assign(had, e.params, part, not w.composed and value_is_mine_after_view(had.v, part)), NULL)
+    return w.push_tensor(e.src[0], op_assign(had, e.params, part, not w.composed
+                                             and value_is_mine_after_view(had.v, part)), NULL)
 
 
 cdef bint value_is_mine_after_view(Value *v, Tensor part) noexcept:

@@ -31,10 +31,12 @@ cdef int read_shape(object shape, int64_t *out, const char *op) except -1:
         if hasattr(shape, "__index__"):
             shape = (shape,)
         elif not hasattr(shape, "__iter__") or isinstance(shape, (str, bytes, dict)):
-            raise errors.DTypeError(f"[{op.decode()}] a shape must be an int or a sequence of ints, got {type(shape).__name__}.")
+            raise errors.DTypeError(f"[{op.decode()}] a shape must be an int or a sequence of ints, "
+                                    f"got {type(shape).__name__}.")
     shape = tuple(shape)
     if len(shape) > TPF_MAX_NDIM:
-        raise errors.ShapeError(f"[{op.decode()}] {len(shape)} dimensions are more than the {TPF_MAX_NDIM} that a tensor can have.")
+        raise errors.ShapeError(f"[{op.decode()}] {len(shape)} dimensions are more than the {TPF_MAX_NDIM} that a "
+                                "tensor can have.")
     for i in range(len(shape)):
         out[i] = as_index(shape[i], op, "a size")
     return len(shape)
@@ -44,7 +46,8 @@ cdef int check_sizes(int ndim, const int64_t *shape, const char *op) except -1:
     cdef int d
     for d in range(ndim):
         if shape[d] < 0:
-            raise errors.ShapeError(f"[{op.decode()}] sizes must not be negative, got {tuple([shape[i] for i in range(ndim)])}.")
+            raise errors.ShapeError(f"[{op.decode()}] sizes must not be negative, "
+                                    f"got {tuple([shape[i] for i in range(ndim)])}.")
     return 0
 
 
@@ -113,11 +116,12 @@ cdef Tensor op_reshape(Tensor x, int ndim, const int64_t *shape):
         wanted[hole] = x.v.size // known
         known = x.v.size
     if known != x.v.size or (hole >= 0 and checked_size(ndim, wanted, 1) != x.v.size):
-        raise errors.ShapeError(f"[reshape] cannot make shape {tuple([shape[d] for d in range(ndim)])} of the {x.v.size} elements "
-                                f"of shape {shape_of(x.v)}. The product of the sizes must be the number of elements.")
+        raise errors.ShapeError(f"[reshape] cannot make shape {tuple([shape[d] for d in range(ndim)])} of the "
+                                f"{x.v.size} elements of shape {shape_of(x.v)}. "
+                                "The product of the sizes must be the number of elements.")
     if hole >= 0 and checked_size(ndim, shape, 1) == 0:
-        raise errors.ShapeError(f"[reshape] the size for -1 is not determined in {tuple([shape[d] for d in range(ndim)])}: another "
-                                "size is 0. Name the size.")
+        raise errors.ShapeError("[reshape] the size for -1 is not determined in "
+                                f"{tuple([shape[d] for d in range(ndim)])}: another size is 0. Name the size.")
     return recorded1(OP_RESHAPE, x, value_reshape(x.v, ndim, wanted), NULL)
 
 
@@ -165,8 +169,9 @@ cdef Tensor op_broadcast(Tensor x, int ndim, const int64_t *shape):
     for s in range(x.v.ndim):
         d = s + ndim - x.v.ndim
         if d < 0 or not (x.v.shape[s] == shape[d] or x.v.shape[s] == 1):
-            raise errors.ShapeError(f"[broadcast_to] shape {shape_of(x.v)} does not broadcast to {tuple([shape[i] for i in range(ndim)])}: "
-                                    "aligned from the right, sizes must be equal or 1.")
+            raise errors.ShapeError(f"[broadcast_to] shape {shape_of(x.v)} does not broadcast to "
+                                    f"{tuple([shape[i] for i in range(ndim)])}: aligned from the right, "
+                                    "sizes must be equal or 1.")
     if checked_size(ndim, shape, 8) < 0:
         raise errors.ShapeError(f"[broadcast_to] shape {tuple([shape[i] for i in range(ndim)])} has too many elements.")
     return recorded1(OP_BROADCAST_TO, x, value_broadcast(x.v, ndim, shape), NULL)
@@ -393,7 +398,8 @@ cdef Tensor checked_indices(object indices, int64_t extent, int axis, const char
     if t.v.size == 0 and not isinstance(indices, Tensor) and is_float(t.v.dtype):
         t = op_astype(t, TPF_INT64)  # an empty list says nothing about its dtype
     if is_float(t.v.dtype) or t.v.dtype == TPF_BOOL:
-        raise errors.DTypeError(f"[{op.decode()}] indices must be integers, got dtype {dtype_name(t.v.dtype)}. Use .astype('int64').")
+        raise errors.DTypeError(f"[{op.decode()}] indices must be integers, got dtype {dtype_name(t.v.dtype)}. "
+                                "Use .astype('int64').")
     raw = value_contiguous(t.v)
     try:
         out = value_new(raw.ndim, raw.shape, TPF_INT64)
@@ -401,7 +407,8 @@ cdef Tensor checked_indices(object indices, int64_t extent, int axis, const char
         if bad >= 0:
             value_release(out)
             index = (<Tensor>wrap(value_reshape(raw, 1, &raw.size), NULL)).tolist()[bad]
-            raise errors.TensorIndexError(f"[{op.decode()}] index {index} is out of range for axis {axis} of size {extent}.")
+            raise errors.TensorIndexError(f"[{op.decode()}] index {index} is out of range for axis {axis} of size "
+                                          f"{extent}.")
     finally:
         value_release(raw)
     return wrap(out, NULL)
@@ -478,7 +485,8 @@ cdef Tensor op_scatter_add(Tensor x, Tensor idx, Tensor updates, int axis):
     cdef Entry *nodes[3]
     cdef Entry *e = NULL
     if kernels.scatter_add[x.v.dtype] == NULL:
-        raise errors.DTypeError(f"[scatter_add] is not defined for dtype {dtype_name(x.v.dtype)}. Cast with .astype first.")
+        raise errors.DTypeError(f"[scatter_add] is not defined for dtype {dtype_name(x.v.dtype)}. "
+                                "Cast with .astype first.")
     y = value_copy(x.v)
     try:
         scatter_into(y, idx.v, updates.v, axis)

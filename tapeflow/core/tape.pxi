@@ -361,7 +361,8 @@ cdef class Tape:
     persistent : bool
         Allow more than one call of `gradient`.
     watch : tensors, optional
-        Tensors that do not require grad but shall be differentiated. Leaves that require grad are watched by themselves.
+        Tensors that do not require grad but shall be differentiated. Leaves that require grad are watched by
+        themselves.
 
     >>> import tapeflow as tp
     >>> x = tp.tensor(3.0)
@@ -427,7 +428,8 @@ cdef class Tape:
     def __enter__(self):
         cdef ThreadState *ts = thread_state()
         if self.open or self.n:
-            raise errors.TapeError("[Tape] this tape was already opened: a tape records one `with` block. Make a new Tape.")
+            raise errors.TapeError("[Tape] this tape was already opened: a tape records one `with` block. "
+                                   "Make a new Tape.")
         (<list>ts.tapes).append(self)
         ts.flags |= T_TAPE
         self.open = True
@@ -451,11 +453,12 @@ cdef class Tape:
         cdef Tensor t
         cdef ThreadState *ts = thread_state()
         if not isinstance(tensor, Tensor):
-            raise errors.TapeError(f"[Tape.watch] expected a Tensor, got {type(tensor).__name__}. Use tp.tensor(...) first.")
+            raise errors.TapeError(f"[Tape.watch] expected a Tensor, got {type(tensor).__name__}. "
+                                   "Use tp.tensor(...) first.")
         t = tensor
         if not is_float(t.v.dtype):
-            raise errors.DTypeError(f"[Tape.watch] cannot differentiate with respect to a tensor of dtype {dtype_name(t.v.dtype)}. "
-                                    "Use a float32 or float64 tensor.")
+            raise errors.DTypeError("[Tape.watch] cannot differentiate with respect to a tensor of dtype "
+                                    f"{dtype_name(t.v.dtype)}. Use a float32 or float64 tensor.")
         if t.node != NULL and t.node.flags & E_GRAD:
             self.watched.setdefault(id(t), (t, None))
             return

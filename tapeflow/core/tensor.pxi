@@ -115,10 +115,12 @@ cdef Value *value_from_numpy(object array, bint copy, str op) except NULL:
     cdef int d
     code = _numpy_codes.get(array.dtype if array.dtype.isnative else array.dtype.newbyteorder("="))
     if code is None:
-        raise errors.DTypeError(f"[{op}] arrays of dtype {array.dtype} are not supported. Cast to one of {', '.join(_dtype_names)}.")
+        raise errors.DTypeError(f"[{op}] arrays of dtype {array.dtype} are not supported. "
+                                f"Cast to one of {', '.join(_dtype_names)}.")
     if not (array.flags.aligned and array.dtype.isnative):
         if not copy:
-            raise errors.DTypeError(f"[{op}] the array is not aligned in native byte order and must be copied. Leave copy=False out.")
+            raise errors.DTypeError(f"[{op}] the array is not aligned in native byte order and must be copied. "
+                                    "Leave copy=False out.")
         array = array.astype(array.dtype.newbyteorder("="), order="C")
     PyObject_GetBuffer(array, &view, PyBUF_STRIDED_RO)
     try:
@@ -170,7 +172,7 @@ cdef Tensor as_tensor_for(int op, object x):
 
 
 cdef Tensor another(Tensor x, Tensor y):
-    """y, or where that is the very object x, a new one of the same value and place: writes to one must not show in the other."""
+    """y, or a new one of the same value and place where that is x itself: writes to one must not show in the other."""
     return op_identity(y) if x is y else y
 
 
@@ -206,8 +208,8 @@ cdef int rebind(Tensor t, Tensor r) except -1:
 cdef int check_write(Tensor t, str op) except -1:
     """May t be written now?"""
     if t.node != NULL and t.node.flags & E_LEAF and t.node.flags & E_GRAD and thread_state().flags & T_GRAD:
-        raise errors.TapeError(f"[{op}] a leaf that requires grad is written in place while recording: {describe(t.v)}. "
-                               "Do it under `with tp.no_grad():`, or write to a copy (t.clone()).")
+        raise errors.TapeError(f"[{op}] a leaf that requires grad is written in place while recording: "
+                               f"{describe(t.v)}. Do it under `with tp.no_grad():`, or write to a copy (t.clone()).")
     return 0
 
 
@@ -225,7 +227,8 @@ cdef object in_place(int op, Tensor t, object other):
         # the frequent case of an update: nothing recorded, our own memory, same dtype and shape
         if (t.v.dtype == u.v.dtype and same_shape(t.v, u.v) and value_is_mine(t.v) and u.node == NULL
                 and (t.node == NULL or t.node.flags & E_LEAF) and not thread_state().flags & T_TAPE
-                and kernels.loop[op][t.v.dtype] != NULL and not (tpf_op_kind[op] == TPF_KIND_FLOAT and not is_float(t.v.dtype))):
+                and kernels.loop[op][t.v.dtype] != NULL
+                and not (tpf_op_kind[op] == TPF_KIND_FLOAT and not is_float(t.v.dtype))):
             execute_loop(op, t.v, t.v, u.v, NULL)
             return t
     args[0] = <PyObject *>t
@@ -246,8 +249,9 @@ cdef int check_fits(Tensor t, Tensor u, str name) except -1:
     for d in range(1, u.v.ndim + 1):
         fits = fits and (u.v.shape[u.v.ndim - d] == t.v.shape[t.v.ndim - d] or u.v.shape[u.v.ndim - d] == 1)
     if not fits:
-        raise errors.ShapeError(f"[{name}] an operand of shape {shape_of(u.v)} does not fit the tensor written to, {shape_of(t.v)}: "
-                                "aligned from the right, its sizes must be equal or 1. A write cannot grow a tensor.")
+        raise errors.ShapeError(f"[{name}] an operand of shape {shape_of(u.v)} does not fit the tensor written to, "
+                                f"{shape_of(t.v)}: aligned from the right, its sizes must be equal or 1. "
+                                "A write cannot grow a tensor.")
     return 0
 
 
@@ -261,7 +265,8 @@ cdef object operator2(int op, object a, object b):
 cdef class Tensor:
     """An n-dimensional array with value semantics that can be differentiated. Make one with tp.tensor or tp.asarray.
 
-    No tensor is a writable view of another: slices and transposes share memory inside, and a write copies first what others see.
+    No tensor is a writable view of another: slices and transposes share memory inside, and a write copies first what
+    others see.
     """
 
     cdef Value *v
@@ -270,7 +275,8 @@ cdef class Tensor:
     cdef object __weakref__
 
     def __init__(self, *args, **kwargs):
-        raise errors.DTypeError("[Tensor] tensors are made by tp.tensor(data), tp.asarray(obj), tp.zeros(shape) and so on.")
+        raise errors.DTypeError("[Tensor] tensors are made by tp.tensor(data), tp.asarray(obj), "
+                                "tp.zeros(shape) and so on.")
 
     def __dealloc__(self):
         cdef Entry *e = self.node
@@ -346,7 +352,8 @@ cdef class Tensor:
                 raise errors.TapeError(f"[grad] .grad must be None or a Tensor, got {type(value).__name__}.")
             g = value
             if g.v.dtype != self.v.dtype or not same_shape(g.v, self.v):
-                raise errors.ShapeError(f"[grad] .grad must be like the tensor, {describe(self.v)}, got {describe(g.v)}.")
+                raise errors.ShapeError(f"[grad] .grad must be like the tensor, {describe(self.v)}, "
+                                        f"got {describe(g.v)}.")
         self._grad = value
 
     def requires_grad_(self, bint requires_grad=True):
@@ -357,14 +364,15 @@ cdef class Tensor:
             return self
         if requires_grad:
             if not is_float(self.v.dtype):
-                raise errors.DTypeError(f"[requires_grad_] a tensor of dtype {dtype_name(self.v.dtype)} cannot require grad. "
-                                        "Use float32 or float64.")
+                raise errors.DTypeError(f"[requires_grad_] a tensor of dtype {dtype_name(self.v.dtype)} cannot require "
+                                        "grad. Use float32 or float64.")
             entry_release(self.node)
             self.node = NULL
             self.node = leaf_new(ts, <PyObject *>self)
         else:
             if not self.node.flags & E_LEAF:
-                raise errors.TapeError("[requires_grad_] only a leaf can stop requiring grad; this tensor was computed. Use .detach().")
+                raise errors.TapeError("[requires_grad_] only a leaf can stop requiring grad; "
+                                       "this tensor was computed. Use .detach().")
             self.node.tensor = NULL
             entry_release(self.node)
             self.node = NULL
@@ -382,8 +390,8 @@ cdef class Tensor:
         create_graph : bool
             Record the walk itself, so that the gradients can be differentiated. Implies retain_graph.
 
-        Raises TapeError for a tensor that depends on nothing recorded, a graph that was freed, a seed of another shape; then
-        no .grad has changed.
+        Raises TapeError for a tensor that depends on nothing recorded, a graph that was freed, a seed of another shape;
+        then no .grad has changed.
 
         >>> x = tp.tensor(3.0, requires_grad=True)
         >>> (x * x).backward()
@@ -445,7 +453,8 @@ cdef class Tensor:
         """The value of a tensor of one element as a Python number."""
         cdef char *p = self.v.data
         if self.v.size != 1:
-            raise errors.ShapeError(f"[item] only a tensor of one element is a Python number, got shape {shape_of(self.v)}. Use tolist().")
+            raise errors.ShapeError("[item] only a tensor of one element is a Python number, "
+                                    f"got shape {shape_of(self.v)}. Use tolist().")
         if self.v.dtype == TPF_FLOAT32:
             return <double>(<float *>p)[0]
         if self.v.dtype == TPF_FLOAT64:
@@ -486,8 +495,8 @@ cdef class Tensor:
 
     def __bool__(self):
         if self.v.size != 1:
-            raise errors.ShapeError(f"[bool] the truth of a tensor of shape {shape_of(self.v)} is ambiguous. Reduce it first, "
-                                    "for example with .sum() != 0.")
+            raise errors.ShapeError(f"[bool] the truth of a tensor of shape {shape_of(self.v)} is ambiguous. "
+                                    "Reduce it first, for example with .sum() != 0.")
         return self.item() != 0
 
     def __float__(self):
@@ -523,7 +532,8 @@ cdef class Tensor:
     def __deepcopy__(self, memo):
         cdef Tensor t
         if self.node != NULL and self.node.flags & E_GRAD and not self.node.flags & E_LEAF:
-            raise errors.TapeError("[deepcopy] only leaves can be copied deeply; this tensor was computed. Use .detach() or .clone().")
+            raise errors.TapeError("[deepcopy] only leaves can be copied deeply; this tensor was computed. "
+                                   "Use .detach() or .clone().")
         t = wrap(value_copy(self.v), NULL)
         t.requires_grad_(self.requires_grad)
         memo[id(self)] = t
@@ -547,8 +557,9 @@ cdef class Tensor:
 
     cdef int refuse_numpy(self, str what) except -1:
         if self.node != NULL and self.node.flags & E_GRAD and thread_state().flags & T_GRAD:
-            raise errors.TapeError(f"[{what}] the tensor {describe(self.v)} is being recorded; NumPy would make a constant of it. "
-                                   "Use .detach() or .numpy() to take the value, or the function of the same name in tapeflow.")
+            raise errors.TapeError(f"[{what}] the tensor {describe(self.v)} is being recorded; NumPy would make a "
+                                   "constant of it. Use .detach() or .numpy() to take the value, "
+                                   "or the function of the same name in tapeflow.")
         return 0
 
     def __array_ufunc__(self, ufunc, method, *inputs, **kwargs):
@@ -676,8 +687,8 @@ cdef class Tensor:
     def T(self):
         """The transpose of a matrix."""
         if self.v.ndim != 2:
-            raise errors.ShapeError(f"[T] the transpose needs two axes, got shape {shape_of(self.v)}. Use .mT for stacks of matrices, "
-                                    "or permute_dims.")
+            raise errors.ShapeError(f"[T] the transpose needs two axes, got shape {shape_of(self.v)}. "
+                                    "Use .mT for stacks of matrices, or permute_dims.")
         return swap_last(self)
 
     @property
