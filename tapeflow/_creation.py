@@ -346,7 +346,8 @@ def triu(x: Any, k: int = 0) -> Tensor:
 def _triangle(x: Tensor, k: int, op: str) -> np.ndarray[Any, Any]:
     if x.ndim < 2:
         raise errors.ShapeError(f"[{op}] expected at least two axes, got shape {x.shape}.")
-    return np.tri(x.shape[-2], x.shape[-1], k, dtype=np.bool_)
+    rows, columns = x.shape[-2:]
+    return np.tri(rows, columns, max(-rows - 1, min(k, columns)), dtype=np.bool_)
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:

@@ -211,9 +211,6 @@ def tape_gradient(
     starts = [None] * len(targets) if seeds is None else flatten(seeds)[0]
     if len(starts) != len(targets):
         raise errors.TapeError(f"[Tape.gradient] output_gradients has {len(starts)} leaves, target {len(targets)}.")
-    starts = [
-        _creation.ones_like(t) if s is None and t.dtype.kind == "f" else s for t, s in zip(targets, starts, strict=True)
-    ]
     pairs = [(t, s) for t, s in zip(targets, starts, strict=True) if t.requires_grad]
     if not pairs:
         raise errors.TapeError(

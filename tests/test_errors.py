@@ -203,7 +203,17 @@ DTYPES = {
     "from_dlpack_complex": (lambda s: tp.from_dlpack(np.ones(2, complex)), TypeError, ""),
     "tensor_is_no_base": (lambda s: type("T", (tp.Tensor,), {})(1, 2, 3, 4, 5, 6, 7), TypeError, ""),
 }
+def seedless():
+    """A tape's gradient of a target that is not a scalar."""
+    x = tp.tensor([1.0, 2.0])
+    with tp.Tape(watch=x) as tape:
+        y = x * x
+    return tape.gradient(y, x)
+
+
 OTHERS = {
+    "no_value": (lambda s: repr(tp.Tensor.__new__(tp.Tensor)), tp.DTypeError, "tp.tensor"),
+    "tape_target_seed": (lambda s: seedless(), tp.TapeError, "seed"),
     "device": (lambda s: tp.zeros(2, device="nonsense"), tp.DeviceError, "nonsense"),
     "device_to": (lambda s: s.x.to("nonsense:3"), tp.DeviceError, "nonsense"),
     "device_number": (lambda s: tp.device(17), (tp.DeviceError, TypeError), "17"),

@@ -510,3 +510,16 @@ def test_large_buffers_are_given_back_or_reused():
 
     grown, _ = steady(work, 20, warm=3)
     assert grown < 1 << 20
+
+
+def test_a_hook_may_close_over_its_tensor():
+    x, refs = leaf(), []
+    for k in range(4):
+        y = x * x
+        y.register_hook(lambda g, y=y: None)
+        refs.append(weakref.ref(y))
+        if k < 3:
+            y.sum().backward()
+    del y
+    gc.collect()
+    assert [r() for r in refs] == [None] * 4

@@ -554,14 +554,14 @@ def test_tape_watches_constants_and_intermediates():
     with tp.Tape(persistent=True) as tape:
         tape.watch(c)
         u = c * c
-        y = u * k
+        y = (u * k).sum()
     assert tape.gradient(y, c).tolist() == [10.0, 20.0]
     assert tape.gradient(y, u).tolist() == [5.0, 5.0]
     assert tape.gradient(y, k) is None
     assert tape.gradient(y, [c, k], unconnected="zero")[1].tolist() == [0.0, 0.0]
     assert not c.requires_grad and c.grad is None
     with tp.Tape(watch=[c, k]) as tape:
-        y = c * k
+        y = (c * k).sum()
     assert [g.tolist() for g in tape.gradient(y, (c, k))] == [[5.0, 5.0], [1.0, 2.0]]
     assert not (c * k).requires_grad
 

@@ -585,3 +585,8 @@ def test_set_num_threads():
         assert_same(tp.ones((300, 300)) @ tp.ones((300, 2)), np.full((300, 2), 300, "float32"))
     finally:
         tp.set_num_threads(before)
+
+
+def test_slices_beyond_64_bits_clip_as_in_numpy():
+    assert tp.tensor([1.0, 2.0])[:: -(2**63)].tolist() == [2.0]
+    assert tp.tensor([1.0, 2.0])[-(2**70) : 2**70 : 2**70].tolist() == [1.0]

@@ -325,6 +325,7 @@ cdef class Walk:
                 value_release(vals[i])
         if not self.retain:
             self.drop_edges(e)
+            entry_drop_hooks(e)  # they cannot run again
         return 0
 
     cdef void drop_edges(self, Entry *e) noexcept:

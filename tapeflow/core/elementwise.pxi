@@ -197,24 +197,19 @@ cdef inline int compute_dtype(int op, int dtype, int weak) except -1:
 
 cdef Tensor elementwise(int op, int nin, PyObject **args):
     """op over tensors, numbers and whatever as_tensor takes; recorded when an input is."""
-    cdef ThreadState *ts = thread_state()
     cdef Value *v[3]
     cdef Value *own[3]
     cdef Entry *nodes[3]
-    cdef Value *y
-    cdef Entry *e = NULL
     cdef int i, dtype
     cdef int strong = -1
     cdef int weak = 0
     cdef int numbers = 0
-    cdef int saves = 0
-    cdef bint grad = False
     cdef bint select = tpf_op_kind[op] == TPF_KIND_SELECT
     cdef Tensor t
     cdef list keep = None
     for i in range(nin):
         own[i] = NULL
-        if Py_TYPE(<object>args[i]) is <PyTypeObject *>Tensor or isinstance(<object>args[i], Tensor):
+        if isinstance(<object>args[i], Tensor):
             t = <Tensor>args[i]
         elif is_number(<object>args[i]):
             v[i] = NULL
@@ -234,9 +229,6 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
         nodes[i] = t.node
         if not (select and i == 0) and t.v.dtype > strong:
             strong = t.v.dtype
-        if t.node != NULL and t.node.flags & E_GRAD:
-            grad = True
-            saves |= tpf_op_vjp_saves[op][i]
     dtype = compute_dtype(op, strong, weak)
     if kernels.loop[op][dtype] == NULL:
         raise_no_loop(op, dtype)
@@ -246,18 +238,33 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
                 if v[i] == NULL:
                     own[i] = v[i] = value_scalar(TPF_BOOL if select and i == 0 else dtype)
                     write_number(v[i].data, v[i].dtype, <object>args[i], tpf_op_name[op])
-        y = elementwise_value(op, nin, v, dtype)
-        grad = grad and ts.flags & T_GRAD and is_float(y.dtype)
-        if grad or ts.flags & T_TAPE:
-            try:
-                e = record(ts, op, nin, nodes, v, y, saves)
-            except:
-                value_release(y)
-                raise
+        return computed(op, nin, v, nodes, dtype)
     finally:
         if numbers:
             for i in range(nin):
                 value_release(own[i])
+
+
+cdef Tensor computed(int op, int nin, Value **v, Entry **nodes, int dtype):
+    """op over operands that may need broadcasting or casting, recorded when one of them is."""
+    cdef ThreadState *ts = thread_state()
+    return recorded(ts, op, nin, nodes, v, elementwise_value(op, nin, v, dtype))
+
+
+cdef inline Tensor recorded(ThreadState *ts, int op, int nin, Entry **nodes, Value **v, Value *y):
+    """The tensor of y = op(v), which is taken over, with an entry when an input requires grad or a tape is open."""
+    cdef Entry *e = NULL
+    cdef int saves = 0
+    cdef int i
+    for i in range(nin):
+        if nodes[i] != NULL and nodes[i].flags & ts.flags & E_GRAD:
+            saves |= tpf_op_vjp_saves[op][i] | RECORD
+    if (saves and is_float(y.dtype)) or ts.flags & T_TAPE:
+        try:
+            e = record(ts, op, nin, nodes, v, y, saves)
+        except:
+            value_release(y)
+            raise
     return wrap(y, e)
 
 
@@ -281,14 +288,64 @@ cdef Value *elementwise_value(int op, int nin, Value **v, int dtype) except NULL
     return y
 
 
+cdef inline bint plain(int op, Value *v) noexcept:
+    """Can op's loop run over v as it is?"""
+    return (v.contiguous and v.size < RELEASE_GIL and kernels.loop[op][v.dtype] != NULL
+            and (v.dtype >= TPF_FLOAT32 or tpf_op_kind[op] != TPF_KIND_FLOAT))
+
+
+cdef inline Tensor plain_result(int op, int nin, Value **v, Entry **nodes):
+    """op over operands of one shape and dtype that its loop takes as they are: the hot path, one branch from the loop."""
+    cdef ThreadState *ts = thread_state()
+    cdef Value *y = value_like(v[0], TPF_BOOL if tpf_op_kind[op] == TPF_KIND_COMPARE else v[0].dtype)
+    if y.size:
+        kernels.loop[op][v[0].dtype](y.data, v[0].data, v[1].data if nin > 1 else NULL, NULL, y.size)
+    return recorded(ts, op, nin, nodes, v, y)
+
+
 cdef inline Tensor call1(int op, object a):
     cdef PyObject *args[1]
+    cdef Value *v[1]
+    cdef Entry *nodes[1]
+    if type(a) is Tensor and plain(op, (<Tensor>a).v):
+        v[0], nodes[0] = (<Tensor>a).v, (<Tensor>a).node
+        return plain_result(op, 1, v, nodes)
     args[0] = <PyObject *>a
     return elementwise(op, 1, args)
 
 
+cdef Tensor with_float(int op, Tensor t, object number, bint number_first):
+    """op of a plain float tensor and a Python float, which takes the tensor's dtype."""
+    cdef Value *v[2]
+    cdef Entry *nodes[2]
+    cdef Value *own = value_scalar(t.v.dtype)
+    if t.v.dtype == TPF_FLOAT32:
+        (<float *>own.data)[0] = <float>PyFloat_AS_DOUBLE(number)
+    else:
+        (<double *>own.data)[0] = PyFloat_AS_DOUBLE(number)
+    v[number_first], v[not number_first] = t.v, own
+    nodes[number_first], nodes[not number_first] = t.node, NULL
+    try:
+        return plain_result(op, 2, v, nodes) if t.v.ndim == 0 else computed(op, 2, v, nodes, t.v.dtype)
+    finally:
+        value_release(own)
+
+
 cdef inline Tensor call2(int op, object a, object b):
     cdef PyObject *args[2]
+    cdef Value *v[2]
+    cdef Entry *nodes[2]
+    if type(a) is Tensor:
+        v[0] = (<Tensor>a).v
+        if type(b) is Tensor:
+            v[1] = (<Tensor>b).v
+            if v[0].dtype == v[1].dtype and v[1].contiguous and plain(op, v[0]) and same_shape(v[0], v[1]):
+                nodes[0], nodes[1] = (<Tensor>a).node, (<Tensor>b).node
+                return plain_result(op, 2, v, nodes)
+        elif PyFloat_CheckExact(b) and is_float(v[0].dtype) and plain(op, v[0]):
+            return with_float(op, <Tensor>a, b, False)
+    elif PyFloat_CheckExact(a) and type(b) is Tensor and is_float((<Tensor>b).v.dtype) and plain(op, (<Tensor>b).v):
+        return with_float(op, <Tensor>b, a, True)
     args[0] = <PyObject *>a
     args[1] = <PyObject *>b
     return elementwise(op, 2, args)
@@ -306,9 +363,13 @@ cdef inline Tensor add_tensors(Tensor a, Tensor b):
     return call2(OP_ADD, a, b)
 
 
-cdef bint is_operand(object x) noexcept:
+cdef inline bint is_operand(object x) noexcept:
     """What the operators of a Tensor take beside it; anything else gets NotImplemented."""
-    return isinstance(x, Tensor) or is_number(x) or isinstance(x, (_ndarray, _np_generic))
+    return type(x) is Tensor or is_number(x) or is_other_operand(x)
+
+
+cdef bint is_other_operand(object x) noexcept:
+    return isinstance(x, (Tensor, _ndarray, _np_generic))
 
 
 def pow(x1, x2, /):

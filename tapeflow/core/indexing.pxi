@@ -69,19 +69,13 @@ cdef int read_index(Tensor t, tuple index, Window *w) except -1:
         p[3] = extent
         if PySlice_Check(i):
             try:
-                start, stop, step = (<slice>i).indices(extent)
+                PySlice_Unpack(i, &start, &stop, &step)
             except TypeError:
                 raise errors.TensorIndexError("[index] slice bounds and steps must be ints or None, "
                                               f"got {i!r}.") from None
             except ValueError:
                 raise errors.TensorIndexError(f"[index] the step of a slice cannot be 0, got {i!r}.") from None
-            except OverflowError:
-                # a step beyond 64 bits selects one element at most
-                r = range(extent)[i]
-                start, step, stop = (r[0], 1, r[0] + 1) if len(r) else (0, 1, 0)
-            count = (stop - start + step - 1) // step if step > 0 else (start - stop - step - 1) // -step
-            if count < 0:
-                count = 0
+            count = PySlice_AdjustIndices(extent, &start, &stop, step)
             p[0], p[1], p[2] = start, step if count > 1 else 1, count
             add_axis(w, count, axis)
         else:
@@ -171,10 +165,7 @@ cdef int set_item(Tensor t, object index, object value) except -1:
         v = number_tensor(value, t.v.dtype, b"setitem")
     else:
         v = as_tensor(value)
-        if is_float(v.v.dtype) and not is_float(t.v.dtype):
-            raise errors.DTypeError(f"[setitem] a {dtype_name(v.v.dtype)} value does not fit a tensor of dtype "
-                                    f"{dtype_name(t.v.dtype)}. Cast one of them with .astype first.")
-        v = op_astype(v, t.v.dtype)
+        v = cast_for_write(v, t.v.dtype, "setitem")
     if advanced:
         return rebind(t, _advanced.put(t, index, v))
     target = value_raw(w.ndim)

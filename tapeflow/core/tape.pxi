@@ -22,6 +22,7 @@ cdef enum:
     SAVE_B = 2
     SAVE_C = 4
     SAVE_Y = 8
+    RECORD = 16                  # a bit beside them: an input requires grad
 
 cdef struct Entry:
     int64_t number
@@ -288,6 +289,12 @@ cdef void entry_free(Entry *e) noexcept:
         Py_XDECREF(hooks)
 
 
+cdef void entry_drop_hooks(Entry *e) noexcept:
+    cdef PyObject *hooks = e.hooks
+    e.hooks = NULL
+    Py_XDECREF(hooks)
+
+
 cdef inline void entry_release(Entry *e) noexcept:
     if e != NULL:
         e.refs -= 1
@@ -374,6 +381,7 @@ cdef class Tape:
     cdef bint persistent
     cdef bint used
     cdef bint open
+    cdef _ThreadRecord thread
     cdef int paused
     cdef int64_t n, room
     cdef Entry **items
@@ -427,6 +435,7 @@ cdef class Tape:
 
     def __enter__(self):
         cdef ThreadState *ts = thread_state()
+        self.thread = _records.record
         if self.open or self.n:
             raise errors.TapeError("[Tape] this tape was already opened: a tape records one `with` block. "
                                    "Make a new Tape.")
@@ -436,7 +445,7 @@ cdef class Tape:
         return self
 
     def __exit__(self, *exc):
-        cdef ThreadState *ts = thread_state()
+        cdef ThreadState *ts = self.thread.ts  # of the thread that opened it, whoever closes it
         cdef list tapes = <list>ts.tapes
         self.open = False
         if self in tapes:
@@ -487,10 +496,10 @@ cdef class Tape:
         Parameters
         ----------
         target : Tensor, or nested containers of them
-            Float tensors; the gradients of several are added. A target that is not a scalar is seeded with ones.
+            Float tensors; the gradients of several are added.
         sources : Tensor, or nested tuples, lists and dicts of them
         output_gradients : same structure as target, optional
-            The cotangents to begin with.
+            The cotangents to begin with; only scalars can do without.
         unconnected : "none" or "zero"
             What stands for a source that target does not depend on.
         """

@@ -72,6 +72,8 @@ cdef class _Export:
     def __getbuffer__(self, Py_buffer *buffer, int flags):
         cdef Value *v = self.v
         cdef int d
+        if v == NULL:
+            raise BufferError("[numpy] nothing is exported.")
         if flags & PyBUF_WRITABLE:
             raise BufferError("[numpy] a tensor's memory is exported read-only. Copy it first: np.array(t).")
         if not v.contiguous and (flags & PyBUF_STRIDES) != PyBUF_STRIDES:
@@ -253,6 +255,14 @@ cdef int check_fits(Tensor t, Tensor u, str name) except -1:
                                 f"{shape_of(t.v)}: aligned from the right, its sizes must be equal or 1. "
                                 "A write cannot grow a tensor.")
     return 0
+
+
+cdef Tensor cast_for_write(Tensor v, int dtype, str op):
+    """v in the dtype of the tensor that is written; floats do not go into integers unasked."""
+    if is_float(v.v.dtype) and not is_float(dtype):
+        raise errors.DTypeError(f"[{op}] a {dtype_name(v.v.dtype)} value does not fit a tensor of dtype "
+                                f"{dtype_name(dtype)}. Cast one of them with .astype first.")
+    return op_astype(v, dtype)
 
 
 cdef object operator2(int op, object a, object b):
@@ -650,7 +660,7 @@ cdef class Tensor:
         cdef Tensor v
         cdef int64_t params[257]
         check_write(self, "assign")
-        v = op_astype(as_tensor(value), self.v.dtype)
+        v = cast_for_write(as_tensor(value), self.v.dtype, "assign")
         if not same_shape(v.v, self.v):
             v = op_broadcast_for_write(v, self.v, "assign")
         rebind(self, v)
@@ -744,3 +754,39 @@ cdef class _Hook:
         """Do not call the hook any more."""
         if self.fn in self.hooks:
             self.hooks.remove(self.fn)
+
+
+# ---- the type itself: no empty tensors, and hooks that refer to their tensor are garbage like any other cycle
+
+cdef traverseproc _traverse = NULL
+cdef inquiry _clear = NULL
+
+
+cdef PyObject *refuse_new(PyTypeObject *kind, PyObject *args, PyObject *kwargs) except NULL:
+    raise errors.DTypeError("[Tensor] tensors are made by tp.tensor(data), tp.asarray(obj), tp.zeros(shape) and so on.")
+
+
+cdef int traverse_tensor(PyObject *o, visitproc visit, void *arg) noexcept:
+    cdef Entry *e = (<Tensor>o).node
+    cdef int result = _traverse(o, visit, arg)
+    if result == 0 and e != NULL and e.hooks != NULL and e.refs == 1:
+        result = visit(e.hooks, arg)
+    return result
+
+
+cdef int clear_tensor(PyObject *o) noexcept:
+    cdef Entry *e = (<Tensor>o).node
+    if e != NULL and e.refs == 1:
+        entry_drop_hooks(e)
+    return _clear(o)
+
+
+cdef int complete_type() except -1:
+    global _traverse, _clear
+    cdef PyTypeObject *t = <PyTypeObject *>Tensor
+    _traverse, _clear = t.tp_traverse, t.tp_clear
+    t.tp_traverse, t.tp_clear, t.tp_new = <traverseproc>traverse_tensor, clear_tensor, <newfunc>refuse_new
+    return 0
+
+
+complete_type()
