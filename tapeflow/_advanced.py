@@ -4,6 +4,7 @@ The index is applied once, by NumPy, to the positions 0 .. size-1; reading is th
 a where over a take, so gradients of any order follow from ops that have them.
 """
 
+import math
 from typing import Any
 
 import numpy as np
@@ -11,15 +12,15 @@ import numpy as np
 from tapeflow import _core, _creation, errors
 from tapeflow._core import Tensor
 
+EMPTY = np.zeros(0, np.int64)  # what an empty list says as an index
+
 
 def _plain(index: Any) -> Any:
     """The index with tensors as arrays."""
     if isinstance(index, tuple):
         return tuple(_plain(i) for i in index)
     if isinstance(index, list):
-        if not index:
-            return np.zeros(0, np.int64)
-        index = _creation.asarray(index)
+        index = _creation.asarray(index) if index else EMPTY
     return index.numpy() if isinstance(index, Tensor) else index
 
 
@@ -31,9 +32,10 @@ def positions(shape: tuple[int, ...], index: Any, op: str) -> np.ndarray[Any, An
             raise errors.TensorIndexError(
                 f"[{op}] index arrays must be integers or bool, got dtype {i.dtype}. Use .astype('int64')."
             )
-    size = int(np.prod(shape, dtype=np.int64))
+    size = math.prod(shape)
     try:
-        found = np.arange(size).reshape(shape)[index]
+        with _creation.allocation(op, f"an array of the {size} positions"):
+            found = np.arange(size).reshape(shape)[index]
     except IndexError as error:
         raise errors.TensorIndexError(f"[{op}] {error}, for a tensor of shape {shape}.") from None
     except (ValueError, TypeError) as error:

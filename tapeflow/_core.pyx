@@ -30,6 +30,7 @@ from tapeflow import _blas, errors
 include "optable.pxi"
 
 cdef extern from "Python.h":
+    Py_ssize_t Py_REFCNT(object)
     bint PyFloat_CheckExact(object)
     bint PyLong_CheckExact(object)
     bint PyBool_Check(object)

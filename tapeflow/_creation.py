@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import types
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,17 @@ def devices() -> list[Device]:
     return [CPU]
 
 
+@contextlib.contextmanager
+def allocation(op: str, what: str) -> Iterator[None]:
+    """NumPy's MemoryError as ours."""
+    try:
+        yield
+    except MemoryError as error:
+        if isinstance(error, errors.TapeflowError):
+            raise
+        raise errors.DeviceOutOfMemory(f"[{op}] {what} does not fit into memory. Use smaller pieces.") from None
+
+
 # ---- conversion
 
 
@@ -59,7 +71,7 @@ def convert(obj: Any, op: str, dtype: Any = None) -> Tensor:
     if isinstance(obj, (list, tuple, range)):
         return _from_nested(obj, op, dtype)
     if hasattr(obj, "__dlpack__"):
-        t = from_dlpack(obj).clone().detach()
+        t = _core.from_numpy(from_dlpack(obj).numpy(), True, op)
         return t if dtype is None else t.astype(dtype)
     if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__") or isinstance(obj, (memoryview, bytearray)):
         t = _core.from_numpy(np.asarray(obj), True, op)
@@ -277,7 +289,8 @@ def arange(
     if count > 1 << 40:
         raise errors.DeviceOutOfMemory(f"[arange] {count} elements do not fit into memory.")
     check_device(device, "arange")
-    numbers = start + step * np.arange(count, dtype=np.float64 if floats else np.int64)
+    with allocation("arange", f"a range of {count} numbers"):
+        numbers = start + step * np.arange(count, dtype=np.float64 if floats else np.int64)
     t = _core.from_numpy(numbers, True, "arange").astype(dtype)
     return t.requires_grad_() if requires_grad else t
 
@@ -301,7 +314,9 @@ def linspace(
         raise errors.ShapeError(f"[linspace] num must be a non-negative int, got {num!r}.")
     if num > 1 << 40:
         raise errors.DeviceOutOfMemory(f"[linspace] {num} elements do not fit into memory.")
-    t = _core.from_numpy(np.linspace(float(start), float(stop), int(num), endpoint=endpoint), True, "linspace")
+    with allocation("linspace", f"an array of {num} numbers"):
+        numbers = np.linspace(float(start), float(stop), int(num), endpoint=endpoint)
+    t = _core.from_numpy(numbers, True, "linspace")
     t = t.astype(_core.get_default_dtype() if dtype is None else dtype)
     return t.requires_grad_() if requires_grad else t
 
@@ -322,7 +337,8 @@ def eye(
     check_device(device, "eye")
     t = _core.zeros((n_rows, n_rows if n_cols is None else n_cols), np.uint8)
     rows, cols = t.shape
-    array = np.eye(rows, cols, k=k, dtype=np.uint8)
+    with allocation("eye", f"a matrix of {rows} x {cols}"):
+        array = np.eye(rows, cols, k=k, dtype=np.uint8)
     t = _core.from_numpy(array, True, "eye").astype(_core.get_default_dtype() if dtype is None else dtype)
     return t.requires_grad_() if requires_grad else t
 
@@ -347,7 +363,8 @@ def _triangle(x: Tensor, k: int, op: str) -> np.ndarray[Any, Any]:
     if x.ndim < 2:
         raise errors.ShapeError(f"[{op}] expected at least two axes, got shape {x.shape}.")
     rows, columns = x.shape[-2:]
-    return np.tri(rows, columns, max(-rows - 1, min(k, columns)), dtype=np.bool_)
+    with allocation(op, f"a mask of {rows} x {columns}"):
+        return np.tri(rows, columns, max(-rows - 1, min(k, columns)), dtype=np.bool_)
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:

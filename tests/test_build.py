@@ -126,7 +126,7 @@ def test_wheel(tmp_path):
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
         archive.extractall(tmp_path / "installed")
-    (module,) = (name for name in names if name.startswith("tapeflow/_core."))
+    (module,) = (name for name in names if name.startswith("tapeflow/_core.") and not name.endswith(".pyi"))
     assert module.endswith((".so", ".pyd"))
     assert any(name.endswith("LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "bench/", "examples/"))]

@@ -203,6 +203,8 @@ DTYPES = {
     "from_dlpack_complex": (lambda s: tp.from_dlpack(np.ones(2, complex)), TypeError, ""),
     "tensor_is_no_base": (lambda s: type("T", (tp.Tensor,), {})(1, 2, 3, 4, 5, 6, 7), TypeError, ""),
 }
+
+
 def seedless():
     """A tape's gradient of a target that is not a scalar."""
     x = tp.tensor([1.0, 2.0])

@@ -42,7 +42,7 @@ def stub_functions(body, inside=""):
 def parameter(text):
     """A parameter of a Cython function without its C type: "bint copy=True" -> "copy = True"."""
     name, _, default = text.partition("=")
-    name = name.split()[-1]
+    name = name.removesuffix(" not None").split()[-1]
     return f"{name} = {ast.unparse(ast.parse(default.strip(), mode='eval'))}" if default else name
 
 
@@ -173,7 +173,7 @@ def predict(x: Tensor) -> list[float]:
 
 assert_type(predict(x), list[float])
 assert_type(x.shape, tuple[int, ...])
-assert_type(x.item(), float)
+assert_type(value.item(), float)
 assert_type(tp.stack([x, x]), Tensor)
 assert_type(tp.random.Generator(0).normal(shape=(2, 2)), Tensor)
 assert_type(tp.zeros((2, 2), dtype="float64").sum(axis=(0, 1)), Tensor)

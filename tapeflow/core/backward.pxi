@@ -76,6 +76,7 @@ cdef class Walk:
     cdef int n_leaves, room_leaves
     cdef bint composed           # the walk is recorded, so that it can be differentiated
     cdef bint retain
+    cdef int64_t floor           # nothing with a smaller number leads to a source
     cdef dict sources            # address of an Entry -> its cotangent (a Tensor) or None; None: the leaves' .grad
     cdef list retained           # (tensor, cotangent) of retain_grad
 
@@ -200,6 +201,9 @@ cdef class Walk:
 
     # ---- pushing
 
+    cdef inline bint wants(self, Entry *e) noexcept:
+        return e != NULL and e.flags & E_GRAD and e.number >= self.floor
+
     cdef int push(self, Entry *e, Value *v, Entry *node, Value *like) except -1:
         """Add a cotangent (v and node are taken over) to e's, summed and cast to the shape and dtype of like."""
         cdef Slot *s
@@ -233,7 +237,7 @@ cdef class Walk:
         cdef Tensor total
         if not self.composed and value_is_mine(s.v):
             try:
-                execute_loop(OP_ADD, s.v, s.v, v, NULL)
+                execute_typed(OP_ADD, s.v.dtype, s.v, s.v, v, NULL, True)
             finally:
                 value_release(v)
                 entry_release(node)
@@ -295,11 +299,11 @@ cdef class Walk:
         """Push the cotangent s of e to e's inputs."""
         cdef Value *vals[4]
         cdef int i
+        if e.flags & E_WATCHED and not e.flags & E_FREED:
+            self.look(e, s)  # a hook may walk here, too
         if e.flags & E_FREED:
             raise errors.TapeError(f"[backward] the graph behind {tpf_op_name[e.opcode].decode()} was freed by an "
                                    "earlier backward. Call that one with retain_graph=True to go through it twice.")
-        if e.flags & E_WATCHED:
-            self.look(e, s)
         for i in range(4):
             vals[i] = e.val[i]
             if self.retain:
@@ -309,6 +313,7 @@ cdef class Walk:
                 e.val[i] = NULL
         if not self.retain:
             e.flags |= E_FREED
+        e.visits += 1
         try:
             if e.opcode >= TPF_N_ELEMENTWISE:
                 if s.node != NULL:
@@ -321,9 +326,10 @@ cdef class Walk:
             else:
                 self.elementwise_fused(e, vals, s)
         finally:
+            e.visits -= 1
             for i in range(4):
                 value_release(vals[i])
-        if not self.retain:
+        if e.flags & E_FREED and e.visits == 0:  # the last walk out lets go of the inputs
             self.drop_edges(e)
             entry_drop_hooks(e)  # they cannot run again
         return 0
@@ -372,11 +378,11 @@ cdef class Walk:
         cdef Slot *into
         cdef bint like
         for i in range(nin):
-            if e.src[i] != NULL and e.src[i].flags & E_GRAD and tpf_op_vjp_kind[op][i] == TPF_VJP_LOOP:
+            if self.wants(e.src[i]) and tpf_op_vjp_kind[op][i] == TPF_VJP_LOOP:
                 last = i
         for i in range(nin):
             src = e.src[i]
-            if src == NULL or not src.flags & E_GRAD:
+            if not self.wants(src):
                 continue
             kind = tpf_op_vjp_kind[op][i]
             if kind == TPF_VJP_PASS:
@@ -409,7 +415,7 @@ cdef class Walk:
         """Is g needed for an input after i?"""
         cdef int k
         for k in range(i + 1, e.nin):
-            if e.src[k] != NULL and e.src[k].flags & E_GRAD:
+            if self.wants(e.src[k]):
                 return True
         return False
 
@@ -427,7 +433,7 @@ cdef class Walk:
                 t = op_astype(t, g.v.dtype)
             args.append(t)
         for i in range(e.nin):
-            if e.src[i] == NULL or not e.src[i].flags & E_GRAD:
+            if not self.wants(e.src[i]):
                 continue
             rule = _composed.rule(e.opcode, i)
             if rule is None:
@@ -520,17 +526,13 @@ cdef Tensor run_hooks(list hooks, Tensor g):
 
 cdef Tensor packed(Tensor g):
     """g, or a tensor of the same value that is contiguous and shares no tensor object with anyone."""
-    cdef Tensor t
-    if not g.v.contiguous:
-        t = wrap(value_copy(g.v), g.node)
-    else:
-        t = wrap(value_share(g.v), g.node)
+    cdef Tensor t = wrap(owned(g.v) if g.v.contiguous else value_copy(g.v), g.node)
     if t.node != NULL:
         t.node.refs += 1
     return t
 
 
-cdef int check_target(ThreadState *ts, Tensor t) except -1:
+cdef int check_target(Tensor t) except -1:
     if t.node == NULL or not t.node.flags & E_GRAD:
         raise errors.TapeError(f"[backward] the target {describe(t.v)} depends on nothing that was recorded. Compute "
                                "it, outside of no_grad, from a tensor that requires grad or is watched by a Tape.")
@@ -550,7 +552,8 @@ cdef Tensor checked_seed(Tensor t, seed):
     if not same_shape(s.v, t.v):
         raise errors.TapeError(f"[backward] the seed has shape {shape_of(s.v)}, the target {shape_of(t.v)}: "
                                "they must be the same.")
-    return op_astype(s, t.v.dtype)
+    s = op_astype(s, t.v.dtype)
+    return packed(s) if s.v.buf.foreign else s
 
 
 def run_backward(list targets, list seeds, sources, bint composed, bint retain):
@@ -559,35 +562,43 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain):
     cdef Walk walk = Walk.__new__(Walk)
     cdef ThreadState *ts = thread_state()
     cdef int flags = ts.flags
-    cdef Tensor t, s
+    cdef Tensor t
     cdef Node node
-    cdef list checked = []
+    cdef list starts = []
     for target, seed in zip(targets, seeds):
+        if not isinstance(target, Tensor):
+            raise errors.TapeError(f"[backward] expected a Tensor, got {type(target).__name__}.")
         t = target
-        check_target(ts, t)
-        checked.append((t, checked_seed(t, seed)))
+        check_target(t)
+        # the Node keeps the place, whatever the conversion of a seed does to the tensor
+        starts.append((node_of(t), checked_seed(t, seed)))
     walk.composed = composed
     walk.retain = retain or composed
     walk.retained = []
     if sources is not None:
         walk.sources = {}
+        walk.floor = LARGEST
         for node in sources:
             if node is not None:
                 walk.sources[<uintptr_t>node.e] = None
                 node.e.flags |= E_WATCHED
+                if node.e.number < walk.floor:
+                    walk.floor = node.e.number
     if composed:
         ts.flags |= T_GRAD
     else:
         ts.flags &= ~(T_GRAD | T_TAPE)
     try:
-        for t, s in checked:
-            walk.push_tensor(t.node, s, NULL)
-        t = s = target = seed = None
-        checked = None
+        for node, t in starts:
+            if walk.wants(node.e):
+                walk.push_tensor(node.e, t, NULL)
+        t = target = seed = node = None
+        starts = None
         walk.run()
         walk.commit()
     finally:
         ts.flags = flags
     if sources is None:
         return None
-    return [None if node is None else walk.sources[<uintptr_t>(<Node>node).e] for node in sources]
+    found = [None if node is None else walk.sources[<uintptr_t>(<Node>node).e] for node in sources]
+    return [None if g is None else packed(g) for g in found]

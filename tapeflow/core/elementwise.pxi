@@ -16,7 +16,7 @@ cdef inline bint is_number(object x) noexcept:
 
 cdef int write_number(void *dst, int dtype, object x, const char *op) except -1:
     """Write a Python number in a dtype; an int that does not fit is an error, a float goes to floats only."""
-    cdef int64_t n
+    cdef int64_t n = 0
     cdef double d
     if dtype == TPF_FLOAT32:
         d = PyFloat_AsDouble(x)
@@ -81,22 +81,23 @@ cdef void set_operand(tpf_operand *op, Value *v, int want, Value *out, int64_t *
     op.want = want
 
 
-cdef void execute_blocks(tpf_call *call, Value *out) noexcept:
+cdef void execute_blocks(tpf_call *call, Value *out, bint release) noexcept:
     call.kernels = kernels
     call.ndim = out.ndim
     call.shape = out.shape
     call.size = out.size
     call.out = out.data
     call.out_itemsize = tpf_itemsize(out.dtype)
-    if out.size >= RELEASE_GIL:
+    if release and out.size >= RELEASE_GIL:
         with nogil:
             tpf_execute(call)
     else:
         tpf_execute(call)
 
 
-cdef int execute_typed(int op, int dtype, Value *out, Value *a, Value *b, Value *c) except -1:
-    """out = op(a, b, c), computed in dtype; out is contiguous, of the broadcast shape."""
+cdef int execute_typed(int op, int dtype, Value *out, Value *a, Value *b, Value *c, bint release) except -1:
+    """out = op(a, b, c), computed in dtype; out is contiguous, of the broadcast shape. release: the GIL may be given
+    up, so the caller holds shares of everything and nobody else can see out."""
     cdef int first = TPF_BOOL if tpf_op_kind[op] == TPF_KIND_SELECT else dtype
     cdef tpf_loop loop = kernels.loop[op][dtype]
     cdef tpf_call call
@@ -113,12 +114,8 @@ cdef int execute_typed(int op, int dtype, Value *out, Value *a, Value *b, Value 
     set_operand(&call.ops[0], a, first, out, strides[0])
     set_operand(&call.ops[1], b, dtype, out, strides[1])
     set_operand(&call.ops[2], c, dtype, out, strides[2])
-    execute_blocks(&call, out)
+    execute_blocks(&call, out, release)
     return 0
-
-
-cdef inline int execute_loop(int op, Value *out, Value *a, Value *b, Value *c) except -1:
-    return execute_typed(op, out.dtype, out, a, b, c)
 
 
 cdef int execute_vjp(int op, int i, Value *out, Value *g, Value **vals, int acc) except -1:
@@ -146,7 +143,7 @@ cdef int execute_vjp(int op, int i, Value *out, Value *g, Value **vals, int acc)
     set_operand(&call.ops[0], g, dtype, out, strides[0])
     for k in range(4):
         set_operand(&call.ops[k + 1], v[k], first if k == 0 else dtype, out, strides[k + 1])
-    execute_blocks(&call, out)
+    execute_blocks(&call, out, True)
     return 0
 
 
@@ -206,7 +203,14 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
     cdef int numbers = 0
     cdef bint select = tpf_op_kind[op] == TPF_KIND_SELECT
     cdef Tensor t
-    cdef list keep = None
+    cdef list made = None
+    for i in range(nin):  # before anything is looked at: conversion may run the caller's code
+        if not (isinstance(<object>args[i], Tensor) or is_number(<object>args[i])):
+            t = as_tensor_for(op, <object>args[i])
+            if made is None:
+                made = []
+            made.append(t)
+            args[i] = <PyObject *>t
     for i in range(nin):
         own[i] = NULL
         if isinstance(<object>args[i], Tensor):
@@ -220,11 +224,6 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
                 if dtype > weak:
                     weak = dtype
             continue
-        else:
-            t = as_tensor_for(op, <object>args[i])
-            if keep is None:
-                keep = []
-            keep.append(t)
         v[i] = t.v
         nodes[i] = t.node
         if not (select and i == 0) and t.v.dtype > strong:
@@ -248,7 +247,17 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
 cdef Tensor computed(int op, int nin, Value **v, Entry **nodes, int dtype):
     """op over operands that may need broadcasting or casting, recorded when one of them is."""
     cdef ThreadState *ts = thread_state()
-    return recorded(ts, op, nin, nodes, v, elementwise_value(op, nin, v, dtype))
+    cdef int i
+    for i in range(nin):  # shares of our own: while a large loop runs, another thread may write to the tensors
+        v[i].owners += 1
+        if nodes[i] != NULL:
+            nodes[i].refs += 1
+    try:
+        return recorded(ts, op, nin, nodes, v, elementwise_value(op, nin, v, dtype))
+    finally:
+        for i in range(nin):
+            value_release(v[i])
+            entry_release(nodes[i])
 
 
 cdef inline Tensor recorded(ThreadState *ts, int op, int nin, Entry **nodes, Value **v, Value *y):
@@ -284,7 +293,7 @@ cdef Value *elementwise_value(int op, int nin, Value **v, int dtype) except NULL
             break
     else:
         y = value_like(big, out_dtype)
-    execute_typed(op, dtype, y, v[0], v[1] if nin > 1 else NULL, v[2] if nin > 2 else NULL)
+    execute_typed(op, dtype, y, v[0], v[1] if nin > 1 else NULL, v[2] if nin > 2 else NULL, True)
     return y
 
 
@@ -295,7 +304,7 @@ cdef inline bint plain(int op, Value *v) noexcept:
 
 
 cdef inline Tensor plain_result(int op, int nin, Value **v, Entry **nodes):
-    """op over operands of one shape and dtype that its loop takes as they are: the hot path, one branch from the loop."""
+    """op over operands of one shape and dtype that its loop takes as they are: the hot path, one branch to the loop."""
     cdef ThreadState *ts = thread_state()
     cdef Value *y = value_like(v[0], TPF_BOOL if tpf_op_kind[op] == TPF_KIND_COMPARE else v[0].dtype)
     if y.size:

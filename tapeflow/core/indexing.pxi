@@ -111,6 +111,9 @@ cdef Tensor get_item(Tensor t, object index):
         w.ndim = 0
         w.params[0], w.params[1], w.params[2], w.params[3], w.params[4] = 4, at, 1, 1, t.v.shape[0]
         return op_window(t, w.params, 0, w.shape, w.axis)
+    index = exact_index(index)
+    if isinstance(index, list):
+        index = as_tensor(index) if index else _advanced.EMPTY
     cdef bint advanced = has_array_index(index)
     if advanced and not isinstance(index, tuple) and is_int_array(index) and t.v.ndim:
         return op_take(t, checked_indices(index, t.v.shape[0], 0, b"index"), 0)  # rows of a table
@@ -118,6 +121,11 @@ cdef Tensor get_item(Tensor t, object index):
         return _advanced.get(t, index)
     read_index(t, index_tuple(t, index), &w)
     return op_window(t, w.params, w.ndim, w.shape, w.axis)
+
+
+cdef object exact_index(object index):
+    """A tuple's items as they are: a subclass could tell its length and its items differently."""
+    return tuple(index) if isinstance(index, tuple) and type(index) is not tuple else index
 
 
 cdef bint has_array_index(object index) except -1:
@@ -158,6 +166,7 @@ cdef int set_item(Tensor t, object index, object value) except -1:
     cdef Value *target
     cdef Tensor v, r
     check_write(t, "setitem")
+    index = exact_index(index)
     cdef bint advanced = has_array_index(index)
     if not advanced:
         read_index(t, index_tuple(t, index), &w)

@@ -601,7 +601,7 @@ def trace_end(token):
     return foreign
 
 
-def fresh_source(Tensor x):
+def fresh_source(Tensor x not None):
     """x at a place of its own on the tape, linked to x's where x is recorded: what tp.grad differentiates."""
     cdef Tensor t
     if x.node != NULL and x.node.flags & E_GRAD and thread_state().flags & T_GRAD:
@@ -610,6 +610,6 @@ def fresh_source(Tensor x):
     return t.requires_grad_()
 
 
-def tensor_node(Tensor t):
+def tensor_node(Tensor t not None):
     """The Node of a tensor, or None."""
     return node_of(t)

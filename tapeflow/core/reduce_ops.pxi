@@ -25,7 +25,8 @@ cdef void reduced_shape(Value *x, uint64_t mask, bint keepdims, int *ndim, int64
     n[0] = 1
     for d in range(x.ndim):
         if mask >> d & 1:
-            n[0] *= x.shape[d]
+            # beside an axis of size 0 the product can pass 64 bits; then nothing is computed from it
+            n[0] = n[0] * x.shape[d] if x.shape[d] == 0 or n[0] <= LARGEST // x.shape[d] else LARGEST
             if not keepdims:
                 continue
             shape[ndim[0]] = 1
@@ -96,6 +97,7 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
     cdef Value *src
     cdef Value *y
     cdef Entry *e = NULL
+    x = steady(x)
     if all_axes:
         mask = axes_mask(None, x.v.ndim, b"reduce")
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
@@ -150,6 +152,8 @@ cdef Tensor op_prod(Tensor x, uint64_t mask, bint keepdims):
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
     if not is_float(x.v.dtype):
         x = op_astype(x, TPF_INT64)
+    if mask == 0:
+        return op_identity(x)
     # kept axes first, the reduced ones flattened behind them
     for d in range(x.v.ndim):
         if not mask >> d & 1:
@@ -181,6 +185,7 @@ cdef Tensor op_prod(Tensor x, uint64_t mask, bint keepdims):
 
 cdef Tensor op_rows(int op, Tensor x):
     """softmax, log_softmax or logsumexp (which drops the axis) along the last axis."""
+    x = steady(x)
     cdef ThreadState *ts = thread_state()
     cdef int k = x.v.dtype - TPF_FLOAT32
     cdef int64_t n = x.v.shape[x.v.ndim - 1]
@@ -238,6 +243,8 @@ cdef Tensor op_logsumexp(Tensor x, uint64_t mask, bint keepdims):
     cdef int k = 0
     cdef int j
     x = as_float(x)
+    if mask == 0:  # nothing is reduced
+        return op_identity(x)
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
     for d in range(x.v.ndim):
         if not mask >> d & 1:
@@ -262,6 +269,7 @@ cdef Tensor op_logsumexp(Tensor x, uint64_t mask, bint keepdims):
 
 cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
     """The mean over rows of logsumexp(x) - x[label]; labels are integers of x's shape without the last axis."""
+    x = steady(x)
     cdef ThreadState *ts = thread_state()
     cdef int64_t n = x.v.shape[x.v.ndim - 1]
     cdef int64_t rows = labels.v.size
@@ -450,6 +458,7 @@ cdef Tensor op_matmul(Tensor a, Tensor b):
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
     cdef int saves = 0
+    a, b = steady(a), steady(b)
     check_matmul(a.v, b.v)
     try:
         va = matmul_operand(a.v, dtype)

@@ -8,8 +8,9 @@ cdef inline Tensor with_node(Value *v, Entry *node):
     return wrap(value_share(v), node)
 
 
-cdef inline bint needs(Entry *e, int i) noexcept:
-    return e.src[i] != NULL and e.src[i].flags & E_GRAD
+cdef inline bint needs(Walk w, Entry *e, int i) noexcept:
+    """Does the walk want the cotangent of input i?"""
+    return w.wants(e.src[i])
 
 
 cdef Tensor stretched(Tensor g, uint64_t mask, Value *x):
@@ -31,9 +32,9 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     if op == OP_ASSIGN:
         return assign_vjp(w, e, vals, g)
     if op == OP_SCATTER_ADD:
-        if needs(e, 0):
+        if needs(w, e, 0):
             w.push_tensor(e.src[0], g, vals[0])
-        if needs(e, 2):
+        if needs(w, e, 2):
             w.push_tensor(e.src[2], op_take(g, wrap(value_share(vals[1]), NULL), <int>e.params[1]), vals[2])
         return 0
     if op == OP_MATMUL:
@@ -44,7 +45,7 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         return getitem_vjp(w, e, vals, g)
     if op == OP_CROSS_ENTROPY:
         return cross_entropy_vjp(w, e, vals, g)
-    if not needs(e, 0):
+    if not needs(w, e, 0):
         return 0
     if op == OP_IDENTITY or op == OP_ASTYPE:
         g = g
@@ -138,7 +139,7 @@ cdef int concat_vjp(Walk w, Entry *e, Tensor g) except -1:
     cdef int i
     for i in range(e.many.n):
         count = e.many.val[i].shape[axis]
-        if e.many.src[i] != NULL and e.many.src[i].flags & E_GRAD:
+        if w.wants(e.many.src[i]):
             w.push_tensor(e.many.src[i], narrow(g, axis, start, count), e.many.val[i])
         start += count
     return 0
@@ -147,8 +148,8 @@ cdef int concat_vjp(Walk w, Entry *e, Tensor g) except -1:
 cdef int assign_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     """To what was there: g with the window cleared; to what was written: the window of g."""
     cdef Tensor v, zeros
-    v = window_like(g, e.params, vals[1] if vals[1] != NULL else g.v) if needs(e, 1) else None
-    if needs(e, 0):
+    v = window_like(g, e.params, vals[1] if vals[1] != NULL else g.v) if needs(w, e, 1) else None
+    if needs(w, e, 0):
         zeros = wrap(zeros_value(0, NULL, g.v.dtype), NULL)
         zeros = op_broadcast_window(zeros, e.params)
         w.push_tensor(e.src[0], op_assign(g, e.params, zeros, False), vals[0])
@@ -172,7 +173,7 @@ cdef int getitem_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     loop over the items of a tensor stays linear."""
     cdef Slot *s
     cdef Tensor had, part
-    if not needs(e, 0):
+    if not needs(w, e, 0):
         return 0
     s = w.find(e.src[0])
     if s.v == NULL:
@@ -198,7 +199,7 @@ cdef int take_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     cdef Value *x = vals[0] if vals[0] != NULL else g.v
     cdef Tensor had
     cdef Slot *s
-    if not needs(e, 0):
+    if not needs(w, e, 0):
         return 0
     s = w.find(e.src[0])
     had = w.take_slot(s) if s.v != NULL else wrap(zeros_value(x.ndim, x.shape, g.v.dtype), NULL)
@@ -214,9 +215,9 @@ cdef int matmul_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     cdef Tensor a
     cdef Tensor ga = None
     cdef Tensor gb = None
-    if needs(e, 0):
+    if needs(w, e, 0):
         ga = op_matmul(g, swap_last(cast_like(with_node(vals[1], e.src[1]), g)))
-    if needs(e, 1):
+    if needs(w, e, 1):
         a = cast_like(with_node(vals[0], e.src[0]), g)
         if a.v.ndim > 2 and vals[1] != NULL and vals[1].ndim == 2:  # a shared right factor: one product over all rows
             gb = op_matmul(swap_last(rows_of(a)), rows_of(g))

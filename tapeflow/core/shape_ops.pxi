@@ -69,7 +69,7 @@ cdef Tensor recorded1(int op, Tensor x, Value *y, int64_t *params):
 
 
 cdef Tensor op_identity(Tensor x):
-    return recorded1(OP_IDENTITY, x, value_share(x.v), NULL)
+    return recorded1(OP_IDENTITY, x, owned(x.v), NULL)
 
 
 cdef Tensor op_astype(Tensor x, int dtype):

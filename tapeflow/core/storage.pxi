@@ -406,6 +406,11 @@ cdef Value *value_copy(Value *x) except NULL:
     return v
 
 
+cdef inline Value *owned(Value *x) except NULL:
+    """x shared, or copied where another library may write to its memory."""
+    return value_copy(x) if x.buf.foreign else value_share(x)
+
+
 cdef Value *value_cast(Value *x, int dtype) except NULL:
     """x in another dtype, contiguous; x itself (shared) when it has it."""
     if x.dtype == dtype:

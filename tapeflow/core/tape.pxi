@@ -30,7 +30,8 @@ cdef struct Entry:
     int opcode
     int nin
     int flags
-    int slot
+    short slot
+    short visits                 # walks that are at this entry now
     Chunk *chunk                 # NULL for a leaf
     Entry *src[3]                # the entries of the inputs; NULL: a constant
     Value *val[4]                # a b c y as far as they are saved; meta where only the shape is needed
@@ -146,6 +147,7 @@ cdef Chunk *chunk_new() except NULL:
 cdef inline void entry_clear(Entry *e) noexcept:
     e.refs = 1
     e.flags = 0
+    e.visits = 0
     e.src[0] = e.src[1] = e.src[2] = NULL
     e.val[0] = e.val[1] = e.val[2] = e.val[3] = NULL
     e.params = NULL
@@ -360,6 +362,16 @@ cdef int tape_note(ThreadState *ts, Entry *e, Value *y) except -1:
 # ---- the window
 
 
+cdef int check_watch(object tensor) except -1:
+    if not isinstance(tensor, Tensor):
+        raise errors.TapeError(f"[Tape.watch] expected a Tensor, got {type(tensor).__name__}. "
+                               "Use tp.tensor(...) first.")
+    if not is_float((<Tensor>tensor).v.dtype):
+        raise errors.DTypeError("[Tape.watch] cannot differentiate with respect to a tensor of dtype "
+                                f"{dtype_name((<Tensor>tensor).v.dtype)}. Use a float32 or float64 tensor.")
+    return 0
+
+
 cdef class Tape:
     """Record everything in a `with` block; gradients of what was recorded do not accumulate.
 
@@ -386,13 +398,15 @@ cdef class Tape:
     cdef int64_t n, room
     cdef Entry **items
     cdef Value **metas
-    cdef dict watched            # id -> (tensor, the Node that watching gave it, or None where it had one)
+    cdef list to_watch           # what the constructor was given, until the tape is opened
+    cdef dict watched            # id -> [tensor, its Node, whether the exit of this tape takes the Node away]
 
     def __init__(self, persistent=False, watch=()):
         self.persistent = persistent
         self.watched = {}
-        for x in ((watch,) if isinstance(watch, Tensor) else watch):
-            self.watch(x)
+        self.to_watch = [watch] if isinstance(watch, Tensor) else list(watch)
+        for x in self.to_watch:
+            check_watch(x)
 
     def __dealloc__(self):
         self.forget()
@@ -400,15 +414,17 @@ cdef class Tape:
     cdef void forget(self) noexcept:
         cdef int64_t i
         cdef int64_t n = self.n
-        self.n = 0
-        for i in range(n):
-            entry_release(self.items[i])
-            value_release(self.metas[i])
-        free(self.items)
-        free(self.metas)
+        cdef Entry **items = self.items
+        cdef Value **metas = self.metas
+        # empty before anything is released: that may run code that records
+        self.n = self.room = 0
         self.items = NULL
         self.metas = NULL
-        self.room = 0
+        for i in range(n):
+            entry_release(items[i])
+            value_release(metas[i])
+        free(items)
+        free(metas)
 
     cdef int note(self, Entry *e, Value *y) except -1:
         cdef int64_t room
@@ -436,12 +452,15 @@ cdef class Tape:
     def __enter__(self):
         cdef ThreadState *ts = thread_state()
         self.thread = _records.record
-        if self.open or self.n:
+        if self.open or self.n or self.used:
             raise errors.TapeError("[Tape] this tape was already opened: a tape records one `with` block. "
                                    "Make a new Tape.")
         (<list>ts.tapes).append(self)
         ts.flags |= T_TAPE
         self.open = True
+        for x in self.to_watch:
+            self.watch(x)
+        self.to_watch = []
         return self
 
     def __exit__(self, *exc):
@@ -452,8 +471,14 @@ cdef class Tape:
             tapes.remove(self)
         if not tapes:
             ts.flags &= ~T_TAPE
-        for tensor, node in self.watched.values():
-            if node is not None:
+        for key, (tensor, node, mine) in self.watched.items():
+            if not mine:
+                continue
+            for tape in tapes:  # another open tape may watch it, too, and is responsible from now on
+                if key in (<Tape>tape).watched:
+                    (<Tape>tape).watched[key][2] = True
+                    break
+            else:
                 unwatch(tensor, node)
         return None
 
@@ -461,20 +486,15 @@ cdef class Tape:
         """Differentiate with respect to this tensor, too, from here on. Integer and bool tensors: DTypeError."""
         cdef Tensor t
         cdef ThreadState *ts = thread_state()
-        if not isinstance(tensor, Tensor):
-            raise errors.TapeError(f"[Tape.watch] expected a Tensor, got {type(tensor).__name__}. "
-                                   "Use tp.tensor(...) first.")
+        check_watch(tensor)
         t = tensor
-        if not is_float(t.v.dtype):
-            raise errors.DTypeError("[Tape.watch] cannot differentiate with respect to a tensor of dtype "
-                                    f"{dtype_name(t.v.dtype)}. Use a float32 or float64 tensor.")
         if t.node != NULL and t.node.flags & E_GRAD:
-            self.watched.setdefault(id(t), (t, None))
+            self.watched.setdefault(id(t), [t, node_of(t), False])
             return
         entry_release(t.node)
         t.node = NULL
         t.node = leaf_new(ts, <PyObject *>t)
-        self.watched[id(t)] = (t, node_of(t))
+        self.watched[id(t)] = [t, node_of(t), True]
 
     @contextlib.contextmanager
     def stop_recording(self):
@@ -515,18 +535,18 @@ cdef class Tape:
             self.forget()
         return result
 
-    def source_node(self, Tensor t):
-        """The Node of a source: the one that watch gave it, or its own."""
+    def source_node(self, Tensor t not None):
+        """The Node of a source: its own, or the one that it was watched at."""
         watched = self.watched.get(id(t))
-        return watched[1] if watched is not None and watched[1] is not None else node_of(t)
+        return watched[1] if watched is not None and t.node == NULL else node_of(t)
 
     def __len__(self):
         return self.n
 
     def __repr__(self):
-        return "\n".join([f"Tape of {self.n} entries"] + [self._line(i) for i in range(self.n)])
+        return "\n".join([f"Tape of {self.n} entries"] + [self.line(i) for i in range(self.n)])
 
-    def _line(self, int64_t i):
+    cdef str line(self, int64_t i):
         cdef Entry *e = self.items[i]
         cdef int k
         cdef int nin = e.nin if e.many == NULL else e.many.n

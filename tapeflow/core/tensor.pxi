@@ -140,6 +140,8 @@ cdef Value *value_from_numpy(object array, bint copy, str op) except NULL:
                 packed = value_copy(v)
             finally:
                 value_release(v)
+            if code == TPF_BOOL:  # bytes other than 0 and 1 are true, too
+                kernels.cast[TPF_UINT8][TPF_BOOL](packed.data, packed.data, packed.size)
             return packed
         try:
             v.buf = buffer_foreign(v.data, view.len, array)
@@ -178,6 +180,15 @@ cdef Tensor another(Tensor x, Tensor y):
     return op_identity(y) if x is y else y
 
 
+cdef inline Tensor steady(Tensor x):
+    """x, or for large work, during which other threads run and may write to x, its present value and place."""
+    if x.v.size < RELEASE_GIL // 4:
+        return x
+    if x.node != NULL:
+        x.node.refs += 1
+    return wrap(value_share(x.v), x.node)
+
+
 cdef Tensor number_tensor(object x, int dtype, const char *op):
     cdef Value *v = value_scalar(dtype)
     try:
@@ -195,11 +206,16 @@ cdef int rebind(Tensor t, Tensor r) except -1:
     cdef Entry *node = t.node
     if r is t:
         return 0
+    if r.v.buf.foreign or (r.node != NULL and r.node.flags & E_LEAF):
+        r = op_identity(r)  # foreign memory must not show in t, and a leaf is one tensor's
     t.v = value_share(r.v)
-    if ts.flags & T_GRAD or r.node != NULL:
+    # outside of grad mode a tensor keeps its place: a parameter that is updated stays a leaf
+    if ts.flags & T_GRAD or node == NULL or not node.flags & E_GRAD:
         t.node = r.node
-        if r.node != NULL:
-            r.node.refs += 1
+        if not ts.flags & T_GRAD and t.node != NULL and t.node.flags & E_GRAD:
+            t.node = NULL
+        if t.node != NULL:
+            t.node.refs += 1
         if node != NULL and node.tensor == <PyObject *>t:
             node.tensor = NULL
         entry_release(node)
@@ -231,7 +247,7 @@ cdef object in_place(int op, Tensor t, object other):
                 and (t.node == NULL or t.node.flags & E_LEAF) and not thread_state().flags & T_TAPE
                 and kernels.loop[op][t.v.dtype] != NULL
                 and not (tpf_op_kind[op] == TPF_KIND_FLOAT and not is_float(t.v.dtype))):
-            execute_loop(op, t.v, t.v, u.v, NULL)
+            execute_typed(op, t.v.dtype, t.v, t.v, u.v, NULL, False)
             return t
     args[0] = <PyObject *>t
     args[1] = <PyObject *>other
@@ -290,11 +306,19 @@ cdef class Tensor:
 
     def __dealloc__(self):
         cdef Entry *e = self.node
+        cdef Tensor g, after
         if e != NULL:
             if e.tensor == <PyObject *>self:
                 e.tensor = NULL
             entry_release(e)
         value_release(self.v)
+        if self._grad is not None:  # a long chain of .grad goes link by link, not by recursion
+            g = self._grad
+            self._grad = None
+            while g is not None and Py_REFCNT(g) == 1:
+                after = g._grad
+                g._grad = None
+                g = after
 
     # ---- facts
 
@@ -537,7 +561,7 @@ cdef class Tensor:
         return bool((self == x).sum() != 0)
 
     def __copy__(self):
-        return wrap(value_share(self.v), NULL).requires_grad_(self.requires_grad)
+        return op_identity(self) if not self.is_leaf else wrap(owned(self.v), NULL).requires_grad_(self.requires_grad)
 
     def __deepcopy__(self, memo):
         cdef Tensor t
@@ -712,33 +736,46 @@ cdef class Tensor:
         """The elements, in C order, under another shape."""
         return reshape(self, shape[0] if len(shape) == 1 else shape)
 
-    def sum(self, axis=None, keepdims=False):
+    def sum(self, axis=None, keepdims=False, *, dtype=None, out=None):
         """The sum over axes."""
+        no_out(out, dtype)
         return op_reduce(OP_SUM, self, axes_mask(axis, self.v.ndim, b"sum"), False, keepdims)
 
-    def mean(self, axis=None, keepdims=False):
+    def mean(self, axis=None, keepdims=False, *, dtype=None, out=None):
         """The mean over axes."""
+        no_out(out, dtype)
         return op_reduce(OP_MEAN, self, axes_mask(axis, self.v.ndim, b"mean"), False, keepdims)
 
-    def max(self, axis=None, keepdims=False):
+    def max(self, axis=None, keepdims=False, *, dtype=None, out=None):
         """The maximum over axes."""
+        no_out(out, dtype)
         return op_reduce(OP_MAX, self, axes_mask(axis, self.v.ndim, b"max"), False, keepdims)
 
-    def min(self, axis=None, keepdims=False):
+    def min(self, axis=None, keepdims=False, *, dtype=None, out=None):
         """The minimum over axes."""
+        no_out(out, dtype)
         return op_reduce(OP_MIN, self, axes_mask(axis, self.v.ndim, b"min"), False, keepdims)
 
-    def prod(self, axis=None, keepdims=False):
+    def prod(self, axis=None, keepdims=False, *, dtype=None, out=None):
         """The product over axes."""
+        no_out(out, dtype)
         return op_prod(self, axes_mask(axis, self.v.ndim, b"prod"), keepdims)
 
-    def argmax(self, axis=None, keepdims=False):
+    def argmax(self, axis=None, keepdims=False, *, dtype=None, out=None):
         """The index of the first maximum along an axis (of the flattened tensor for None)."""
+        no_out(out, dtype)
         return argmax(self, axis, keepdims)
 
     def squeeze(self, axis=None):
         """Without axes of size 1: the named ones, or all."""
         return squeeze(self, axis)
+
+
+cdef int no_out(object out, object dtype) except -1:
+    """NumPy's functions call our methods with these; only their defaults are possible."""
+    if out is not None or dtype is not None:
+        raise errors.DTypeError("[reduce] out= and dtype= are not supported. Use t.assign(...) and .astype(...).")
+    return 0
 
 
 cdef class _Hook:
