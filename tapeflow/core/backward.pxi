@@ -283,7 +283,7 @@ cdef class Walk:
                 if self.n:
                     self.heap[0] = self.heap[self.n]
                 cell_drop(c)
-            if self.n > 1 or (self.n == 1 and not c.pending):
+            if self.n:
                 self.sift_down(0)
             try:
                 self.visit(e, &s)
@@ -526,10 +526,10 @@ cdef Tensor run_hooks(list hooks, Tensor g):
 
 cdef Tensor packed(Tensor g):
     """g, or a tensor of the same value that is contiguous and shares no tensor object with anyone."""
-    cdef Tensor t = wrap(owned(g.v) if g.v.contiguous else value_copy(g.v), g.node)
-    if t.node != NULL:
-        t.node.refs += 1
-    return t
+    cdef Value *v = owned(g.v) if g.v.contiguous else value_copy(g.v)
+    if g.node != NULL:
+        g.node.refs += 1
+    return wrap(v, g.node)
 
 
 cdef int check_target(Tensor t) except -1:

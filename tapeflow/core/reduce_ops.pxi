@@ -458,8 +458,8 @@ cdef Tensor op_matmul(Tensor a, Tensor b):
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
     cdef int saves = 0
-    a, b = steady(a), steady(b)
     check_matmul(a.v, b.v)
+    a, b = hold(a), hold(b)
     try:
         va = matmul_operand(a.v, dtype)
         vb = matmul_operand(b.v, dtype)

@@ -51,20 +51,19 @@ cdef int check_sizes(int ndim, const int64_t *shape, const char *op) except -1:
     return 0
 
 
-cdef Tensor recorded1(int op, Tensor x, Value *y, int64_t *params):
-    """The tensor of y = op(x); y and params are taken over. Nothing of x is saved but, if it differs, its shape."""
+cdef Tensor recorded1(int op, Tensor x, Value *y, const int64_t *params):
+    """The tensor of y = op(x); y is taken over, params are copied. Nothing of x is saved but, if it differs, its shape."""
     cdef ThreadState *ts = thread_state()
     cdef Entry *e = NULL
     if wants_record(ts, x.node, y.dtype):
         try:
             e = record(ts, op, 1, &x.node, &x.v, y, 0)
+            if params != NULL:
+                e.params = params_copy(params)
         except:
             value_release(y)
-            free(params)
+            entry_release(e)
             raise
-        e.params = params
-    else:
-        free(params)
     return wrap(y, e)
 
 
@@ -135,20 +134,14 @@ cdef Tensor reshape_like(Tensor x, Value *like):
 cdef Tensor op_permute(Tensor x, const int *axes):
     """Axis d of the result is axis axes[d] of x."""
     cdef Value *v = value_view(x.v, x.v.ndim)
+    cdef int64_t params[65]
     cdef int d
-    cdef int64_t *params = NULL
+    params[0] = v.ndim
     for d in range(v.ndim):
         v.shape[d] = x.v.shape[axes[d]]
         v.strides[d] = x.v.strides[axes[d]]
+        params[d + 1] = axes[d]
     view_done(v)
-    if x.node != NULL:
-        try:
-            params = params_new(v.ndim)
-        except:
-            value_release(v)
-            raise
-        for d in range(v.ndim):
-            params[d + 1] = axes[d]
     return recorded1(OP_PERMUTE_DIMS, x, v, params)
 
 
@@ -225,7 +218,7 @@ cdef Tensor op_window(Tensor x, const int64_t *params, int ndim, const int64_t *
         view_done(v)
     finally:
         value_release(w)
-    return recorded1(OP_GETITEM, x, v, params_copy(params) if x.node != NULL else NULL)
+    return recorded1(OP_GETITEM, x, v, params)
 
 
 cdef Tensor window_like(Tensor x, const int64_t *params, Value *like):
@@ -236,7 +229,7 @@ cdef Tensor window_like(Tensor x, const int64_t *params, Value *like):
         v = value_reshape(w, like.ndim, like.shape)
     finally:
         value_release(w)
-    return recorded1(OP_GETITEM, x, v, params_copy(params) if x.node != NULL else NULL)
+    return recorded1(OP_GETITEM, x, v, params)
 
 
 cdef int copy_into_window(Value *y, const int64_t *params, Value *src) except -1:
@@ -272,7 +265,7 @@ cdef Tensor op_unslice(Tensor g, const int64_t *params):
     except:
         value_release(y)
         raise
-    return recorded1(OP_UNSLICE, g, y, params_copy(params) if g.node != NULL else NULL)
+    return recorded1(OP_UNSLICE, g, y, params)
 
 
 cdef Tensor op_assign(Tensor x, const int64_t *params, Tensor v, bint in_place):

@@ -401,9 +401,12 @@ cdef class Tape:
     cdef list to_watch           # what the constructor was given, until the tape is opened
     cdef dict watched            # id -> [tensor, its Node, whether the exit of this tape takes the Node away]
 
+    def __cinit__(self):
+        self.watched = {}
+        self.to_watch = []
+
     def __init__(self, persistent=False, watch=()):
         self.persistent = persistent
-        self.watched = {}
         self.to_watch = [watch] if isinstance(watch, Tensor) else list(watch)
         for x in self.to_watch:
             check_watch(x)
@@ -455,15 +458,17 @@ cdef class Tape:
         if self.open or self.n or self.used:
             raise errors.TapeError("[Tape] this tape was already opened: a tape records one `with` block. "
                                    "Make a new Tape.")
-        (<list>ts.tapes).append(self)
-        ts.flags |= T_TAPE
-        self.open = True
         for x in self.to_watch:
             self.watch(x)
         self.to_watch = []
+        (<list>ts.tapes).append(self)
+        ts.flags |= T_TAPE
+        self.open = True
         return self
 
     def __exit__(self, *exc):
+        if self.thread is None:
+            raise errors.TapeError("[Tape] this tape was not opened. Use it in a `with` block.")
         cdef ThreadState *ts = self.thread.ts  # of the thread that opened it, whoever closes it
         cdef list tapes = <list>ts.tapes
         self.open = False
@@ -491,8 +496,7 @@ cdef class Tape:
         if t.node != NULL and t.node.flags & E_GRAD:
             self.watched.setdefault(id(t), [t, node_of(t), False])
             return
-        entry_release(t.node)
-        t.node = NULL
+        leave(t)
         t.node = leaf_new(ts, <PyObject *>t)
         self.watched[id(t)] = [t, node_of(t), True]
 
@@ -538,7 +542,7 @@ cdef class Tape:
     def source_node(self, Tensor t not None):
         """The Node of a source: its own, or the one that it was watched at."""
         watched = self.watched.get(id(t))
-        return watched[1] if watched is not None and t.node == NULL else node_of(t)
+        return watched[1] if watched is not None and (t.node == NULL or t.node.flags & E_LEAF) else node_of(t)
 
     def __len__(self):
         return self.n
@@ -581,12 +585,18 @@ cdef Node node_of(Tensor t):
 
 cdef int unwatch(Tensor t, Node node) except -1:
     """Take the leaf that Tape.watch made away from t; the tape finds it through its own Node."""
-    cdef Entry *e = t.node
-    if e == node.e:
-        t.node = NULL
-        e.tensor = NULL
-        entry_release(e)
+    if t.node == node.e:
+        leave(t)
     return 0
+
+
+cdef void leave(Tensor t) noexcept:
+    """Take t off the tape. It has left before anything is freed: that may run code that looks at t."""
+    cdef Entry *e = t.node
+    t.node = NULL
+    if e != NULL and e.tensor == <PyObject *>t:
+        e.tensor = NULL
+    entry_release(e)
 
 
 def entries_in_use():

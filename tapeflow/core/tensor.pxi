@@ -180,13 +180,16 @@ cdef Tensor another(Tensor x, Tensor y):
     return op_identity(y) if x is y else y
 
 
-cdef inline Tensor steady(Tensor x):
-    """x, or for large work, during which other threads run and may write to x, its present value and place."""
-    if x.v.size < RELEASE_GIL // 4:
-        return x
+cdef inline Tensor hold(Tensor x):
+    """x's present value and place, whatever is written to x from now on."""
     if x.node != NULL:
         x.node.refs += 1
     return wrap(value_share(x.v), x.node)
+
+
+cdef inline Tensor steady(Tensor x):
+    """x, or for large work, during which other threads run and may write to x, what it is now."""
+    return x if x.v.size < RELEASE_GIL // 4 else hold(x)
 
 
 cdef Tensor number_tensor(object x, int dtype, const char *op):
@@ -400,16 +403,13 @@ cdef class Tensor:
             if not is_float(self.v.dtype):
                 raise errors.DTypeError(f"[requires_grad_] a tensor of dtype {dtype_name(self.v.dtype)} cannot require "
                                         "grad. Use float32 or float64.")
-            entry_release(self.node)
-            self.node = NULL
+            leave(self)
             self.node = leaf_new(ts, <PyObject *>self)
         else:
             if not self.node.flags & E_LEAF:
                 raise errors.TapeError("[requires_grad_] only a leaf can stop requiring grad; "
                                        "this tensor was computed. Use .detach().")
-            self.node.tensor = NULL
-            entry_release(self.node)
-            self.node = NULL
+            leave(self)
         return self
 
     def backward(self, gradient=None, bint retain_graph=False, bint create_graph=False):
