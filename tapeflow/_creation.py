@@ -196,7 +196,7 @@ def asarray(obj: Any, dtype: Any = None, device: Any = None, copy: bool | None =
             raise ValueError(
                 f"[asarray] a {obj.dtype} array cannot become {dtype} without a copy. Leave copy=False out."
             )
-        return _core.from_numpy(obj, False, "asarray")
+        return _core.from_numpy(np.asarray(obj), False, "asarray", obj)
     return convert(obj, "asarray", dtype)
 
 
@@ -278,11 +278,16 @@ def arange(
     for value in (start, stop, step):
         if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
             raise errors.DTypeError(f"[arange] start, stop and step must be numbers, got {type(value).__name__}.")
+        if isinstance(value, int) and not -(2**63) <= value < 2**63:
+            raise errors.NumberRangeError("[arange] start, stop and step must fit 64 bits.")
         if not math.isfinite(value):
             raise errors.NumberRangeError(f"[arange] start, stop and step must be finite, got {value}.")
     if step == 0:
         raise errors.NumberRangeError("[arange] step must not be 0.")
-    count = max(0, math.ceil((stop - start) / step))
+    try:
+        count = max(0, math.ceil((stop - start) / step))
+    except OverflowError:
+        count = 1 << 62
     floats = any(isinstance(value, (float, np.floating)) for value in (start, stop, step))
     if dtype is None:
         dtype = _core.get_default_dtype() if floats else np.int64
@@ -437,7 +442,14 @@ def format_tensor(t: Tensor, requires_grad: bool) -> str:
 
 # ---- NumPy and other libraries
 
-_UFUNCS = {"true_divide": "divide", "power": "pow", "absolute": "abs", "conjugate": "asarray"}
+
+def copied(array: np.ndarray[Any, Any], dtype: Any, op: str) -> np.ndarray[Any, Any]:
+    """A writable copy of an array."""
+    with allocation(op, f"a copy of shape {array.shape}"):
+        return array.astype(dtype)
+
+
+_UFUNCS = {"true_divide": "divide", "power": "pow", "absolute": "abs"}
 
 
 def numpy_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -445,7 +457,7 @@ def numpy_ufunc(ufunc: Any, method: str, inputs: tuple[Any, ...], kwargs: dict[s
     import tapeflow as tp
 
     name = _UFUNCS.get(ufunc.__name__, ufunc.__name__)
-    if method == "__call__" and not kwargs and ufunc.__name__ not in ("conjugate",):
+    if method == "__call__" and not kwargs:
         f = getattr(tp, name, None)
         if f is not None and isinstance(f, types.BuiltinFunctionType):
             return f(*inputs)
@@ -476,5 +488,5 @@ def dlpack(array: Any, stream: Any, max_version: Any, dl_device: Any, copy: bool
     if dl_device is not None and tuple(dl_device) != (1, 0):
         raise BufferError(f"[dlpack] the tensor is on the CPU, not on device {dl_device}.")
     if copy is not False and (copy or max_version is None or tuple(max_version) < (1, 0)):
-        return array.copy().__dlpack__(max_version=max_version)
+        return copied(array, array.dtype, "dlpack").__dlpack__(max_version=max_version)
     return array.__dlpack__(max_version=max_version)

@@ -95,6 +95,8 @@ def value_and_grad(
     for n in wanted:
         if isinstance(n, bool) or not isinstance(n, int):
             raise errors.TapeError(f"[grad] argnums must be an int or a tuple of ints, got {argnums!r}.")
+    if len(set(wanted)) < len(wanted):
+        raise errors.TapeError(f"[grad] argnums names an argument twice: {argnums!r}.")
 
     @functools.wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -116,6 +118,7 @@ def value_and_grad(
             if not isinstance(value, tuple) or len(value) != 2:
                 raise errors.TapeError("[grad] with has_aux the function must return a pair (value, aux).")
             value, aux = value
+        linked = linked or any(_core.recorded_before(t, token) for t in flatten((value, aux))[0])
         linked = linked and _core.is_grad_enabled()
         grads = _gradients(value, sources, linked)
         if not linked:

@@ -301,3 +301,47 @@ class CopyOnWrite(RuleBasedStateMachine):
 
 TestCopyOnWrite = CopyOnWrite.TestCase
 TestCopyOnWrite.settings = settings(stateful_step_count=40, max_examples=4 * settings.default.max_examples)
+
+
+# What is taken without a copy shows its owner's writes, and so do views of it; nothing else does.
+TAKEN = {
+    "clone": lambda f: f.clone(),
+    "astype": lambda f: f.astype("float64"),
+    "astype_function": lambda f: tp.astype(f, "float64"),
+    "to": lambda f: f.to("cpu"),
+    "pos": operator.pos,
+    "copy": copy.copy,
+    "deepcopy": copy.deepcopy,
+    "pickle": lambda f: pickle.loads(pickle.dumps(f)),
+    "tensor": tp.tensor,
+    "asarray": lambda f: tp.asarray(f, copy=True),
+    "stacked": lambda f: tp.asarray([f, f])[1],
+    "clip": tp.clip,
+    "sum_nothing": lambda f: tp.sum(f, axis=()),
+    "max_nothing": lambda f: tp.max(f, axis=()),
+    "prod_nothing": lambda f: tp.prod(f, axis=()),
+    "logsumexp_nothing": lambda f: tp.logsumexp(f, axis=()),
+    "broadcast": lambda f: tp.broadcast_to(f, (3,)),
+    "concat": lambda f: tp.concat([f]),
+    "where": lambda f: tp.where(True, f, 0.0),
+    "full": lambda f: tp.full(3, f[0]),
+    "take": lambda f: tp.take(f, [0, 1, 2]),
+    "index": lambda f: f[[0, 1, 2]],
+    "mask": lambda f: f[np.ones(3, bool)],
+    "tril": lambda f: tp.tril(f[None])[0, :1],
+    "assign": lambda f: tp.zeros(3, dtype="float64").assign(f),
+    "assign_view": lambda f: tp.zeros((3, 1), dtype="float64").assign(f[:, None]),
+    "assign_broadcast": lambda f: tp.zeros((2, 3), dtype="float64").assign(f),
+    "assign_add": lambda f: tp.zeros(3, dtype="float64").assign_add(f),
+    "setitem": lambda f: operator.setitem(t := tp.zeros(3, dtype="float64"), slice(None), f) or t,
+    "meshgrid_saved": lambda f: tp.meshgrid(f)[0] * 1.0,
+    "gradient": lambda f: tp.grad(lambda x: (x * f).sum())(tp.zeros(3, dtype="float64")),
+}
+
+
+@pytest.mark.parametrize("name", sorted(TAKEN))
+def test_memory_of_others_shows_in_no_copy(name):
+    array = np.ones(3)
+    t = TAKEN[name](tp.from_dlpack(array))
+    array[:] = 5.0
+    assert set(t.numpy().ravel().tolist()) == {1.0}

@@ -3,6 +3,8 @@
 After each failed call operands, gradients, the tape and the global state are as they were, and a right call works.
 """
 
+import contextlib
+import copy
 import operator
 import pickle
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ import pytest
 from helpers import assert_same
 
 import tapeflow as tp
+from tapeflow import _core
 
 MATRIX = [[1.0, -2.0, 3.0], [0.5, 4.0, -5.0]]
 HUGE = (ValueError, MemoryError, OverflowError)
@@ -376,3 +379,111 @@ def test_one_bad_index_among_many_is_found_before_anything_is_written(size):
 def test_messages_name_what_to_do():
     with pytest.raises(tp.ShapeError, match=r"^\[matmul\] inner sizes differ: \(2, 3\) @ \(4, 5\).*\.T"):
         tp.ones((2, 3)) @ tp.ones((4, 5))
+
+
+# ---- what the package keeps for itself, called with anything
+
+
+@pytest.mark.parametrize("bad", [None, 3, "x"])
+def test_the_cores_own_functions_check_their_tensors(bad):
+    calls = [
+        lambda: tp.Tape().source_node(bad),
+        lambda: _core.fresh_source(bad),
+        lambda: _core.tensor_node(bad),
+        lambda: _core.run_backward([bad], [None], None, False, False),
+        lambda: _core.run_backward(bad, bad, None, False, False),
+        lambda: tp.Tape.watch(bad, tp.ones(1)),
+        lambda: tp.Tensor.sum(bad),
+    ]
+    for call in calls:
+        with pytest.raises((TypeError, tp.TapeflowError)):
+            call()
+    assert not hasattr(tp.Tape(), "_line") and not hasattr(tp.Tape(), "line")
+
+
+@pytest.mark.parametrize("name", ["Walk", "Node", "_Export", "_ThreadRecord", "_Hook", "_GradMode", "Tape", "no_grad"])
+def test_objects_of_the_core_without_their_init(name):
+    kind = getattr(_core, name, None)
+    if kind is None:
+        return
+    for make in (kind, lambda: kind.__new__(kind)):
+        try:
+            thing = make()
+        except TypeError:
+            continue
+        repr(thing)
+        for method in ("remove", "__enter__", "__exit__", "__len__"):
+            if hasattr(kind, method):
+                with contextlib.suppress(TypeError, AttributeError, IndexError, tp.TapeError):
+                    getattr(thing, method)(*((None,) * 3 if method == "__exit__" else ()))
+        if name in ("Tape", "no_grad") and hasattr(thing, "__exit__"):
+            with contextlib.suppress(IndexError, AttributeError, tp.TapeError):
+                thing.__exit__(None, None, None)
+    assert tp.is_grad_enabled()
+
+
+def test_a_mode_without_its_init_changes_nothing():
+    class Mode(tp.no_grad):
+        def __init__(self):
+            pass
+
+    try:
+        with Mode():
+            assert not tp.is_grad_enabled()
+    except (AttributeError, tp.TapeError):
+        pass
+    assert tp.is_grad_enabled()
+
+
+STRETCHED = tp.broadcast_to(tp.tensor(1.0), (1 << 20, 1 << 20))
+TOO_LARGE = {
+    "getitem_pair": lambda b: b[[0], [0]],
+    "getitem_list": lambda b: b[None, [0]],
+    "setitem_pair": lambda b: b.detach().__setitem__(([0], [0]), 1.0),
+    "setitem": lambda b: b.detach().__setitem__(0, 1.0),
+    "tril": tp.tril,
+    "triu": tp.triu,
+    "linspace": lambda b: tp.linspace(0.0, 1.0, 1 << 40),
+    "linspace_larger": lambda b: tp.linspace(0.0, 1.0, 1 << 50),
+    "arange": lambda b: tp.arange(1 << 40),
+    "arange_larger": lambda b: tp.arange(1 << 50),
+    "eye": lambda b: tp.eye(1 << 20),
+    "tensor": tp.tensor,
+    "astype": lambda b: b.astype("float64"),
+    "reshape": lambda b: b.reshape(-1),
+    "add": lambda b: b + 1.0,
+    "where": lambda b: tp.where(b > 0, b, b),
+    "concat": lambda b: tp.concat([b, b]),
+    "take": lambda b: tp.take(b, [0]),
+    "full": lambda b: tp.full(b.shape, 1.0),
+    "uniform": lambda b: tp.random.uniform(0.0, 1.0, b.shape),
+    "permutation": lambda b: tp.random.permutation(1 << 42),
+    "deepcopy": copy.deepcopy,
+}
+
+
+@pytest.mark.parametrize("name", sorted(TOO_LARGE))
+def test_what_does_not_fit_into_memory_is_one_kind_of_error(name):
+    with pytest.raises(tp.DeviceOutOfMemory, match=r"^\[\w+\] "):
+        TOO_LARGE[name](STRETCHED)
+    assert (tp.ones(2) + 1.0).tolist() == [2.0, 2.0]
+
+
+def test_rows_of_a_stretched_table():
+    table = tp.broadcast_to(tp.tensor(1.0), (1 << 10, 1 << 8))
+    for index in ([0, -1], np.array([0, -1]), tp.tensor([0, -1])):
+        assert_same(table[index], np.ones((2, 1 << 8), "float32"))
+
+
+def test_a_tape_without_its_init():
+    class Bare(tp.Tape):
+        def __init__(self):
+            pass
+
+    for make in (Bare, lambda: tp.Tape.__new__(tp.Tape)):
+        tape = make()
+        assert len(tape) == 0 and "0 entries" in repr(tape)
+        x = tp.tensor(3.0, requires_grad=True)
+        with tape:
+            y = x * x
+        assert len(tape) == 1 and tape.gradient(y, x).item() == 6.0

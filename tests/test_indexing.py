@@ -660,3 +660,120 @@ def test_large_slices_and_takes(dtype):
     i = rng_for("i").integers(-1003, 1003, 2000)
     assert_same(tp.take(t, tp.tensor(i), axis=0), x[i])
     assert_same(tp.take(t.T, tp.tensor(i), axis=1), x.T[:, i])
+
+
+# ---- indices and values whose conversion runs code
+
+
+class Running:
+    """An index or value that runs code when it is read."""
+
+    def __init__(self, code, value):
+        self.code, self.value = code, value
+
+    def __index__(self):
+        self.kept = self.code()
+        return self.value
+
+    def __array__(self, dtype=None, copy=None):
+        self.kept = self.code()
+        return np.asarray(self.value)
+
+
+USES = {  # what to do with x (all 7 by then) and r, and what comes out; x was 0 .. 5 before
+    "get": (lambda x, r: x[r(1)], 7.0),
+    "slice": (lambda x, r: x[r(1) : r(4)], [7.0] * 3),
+    "tuple": (lambda x, r: x[None, r(1)], [7.0]),
+    "set": (lambda x, r: x.__setitem__(r(1), 5.0) or x, [7.0, 5, 7, 7, 7, 7]),
+    "set_slice": (lambda x, r: x.__setitem__(slice(r(1), 4), 1.0) or x, [7.0, 1, 1, 1, 7, 7]),
+    "set_value": (lambda x, r: x.__setitem__(slice(2), r([5.0, 5.0])) or x, [5.0, 5, 7, 7, 7, 7]),
+    "set_advanced": (lambda x, r: x.__setitem__([1, 0], r([5.0, 6.0])) or x, [6.0, 5, 7, 7, 7, 7]),
+    "take": (lambda x, r: tp.take(x, r([0, 5])), [7.0, 7.0]),
+    "take_axis": (lambda x, r: tp.take(x, [0], r(0)), [7.0]),
+    "scatter_add": (lambda x, r: tp.scatter_add(x, r([0, 0]), 1.0), [9.0, 7, 7, 7, 7, 7]),
+    "scatter_add_updates": (lambda x, r: tp.scatter_add(x, [1, 1], r([1.0, 2.0])), [7.0, 10, 7, 7, 7, 7]),
+    "concat": (lambda x, r: tp.concat([x, r([1.0])]), [7.0] * 6 + [1.0]),
+    "stack": (lambda x, r: tp.stack([r(np.ones(6)), x])[1], [7.0] * 6),
+    "matmul": (lambda x, r: tp.matmul(x, r(np.ones(6))), 42.0),
+    "matmul_left": (lambda x, r: tp.matmul(r(np.ones(6)), x), 42.0),
+    "add": (lambda x, r: tp.add(x, r(np.zeros(6))), [7.0] * 6),
+    "where": (lambda x, r: tp.where(x > -1, x, r(np.zeros(6))), [7.0] * 6),
+    "clip": (lambda x, r: tp.clip(x, 0.0, r(8.0)), [7.0] * 6),
+    "mse_loss": (lambda x, r: tp.mse_loss(x, r(np.zeros(6))), 49.0),
+    "cross_entropy": (lambda x, r: tp.cross_entropy(tp.expand_dims(x), r([2])), np.log(np.exp(np.arange(6) - 2).sum())),
+    "labels": (lambda x, r: tp.cross_entropy(x, r(2)), np.log(6)),
+    "assign": (lambda x, r: x.assign(r(np.ones(6))), [1.0] * 6),
+    "assign_add": (lambda x, r: x.assign_add(r(np.ones(6))), [8.0] * 6),
+    "assign_one": (lambda x, r: x.assign(r(3.0)), [3.0] * 6),
+    "sum": (lambda x, r: tp.sum(x, r(0)), 42.0),
+    "softmax": (lambda x, r: tp.softmax(x, r(0)), [1 / 6] * 6),
+    "reshape": (lambda x, r: tp.reshape(x, (r(2), 3))[0], [7.0] * 3),
+    "broadcast_to": (lambda x, r: tp.broadcast_to(x, (r(2), 6))[1], [7.0] * 6),
+    "expand_dims": (lambda x, r: tp.expand_dims(x, r(0))[0], [7.0] * 6),
+}
+
+
+@pytest.mark.parametrize("name", sorted(USES))
+@pytest.mark.parametrize("recorded", [False, True])
+def test_an_operand_that_another_ones_conversion_writes(name, recorded):
+    use, want = USES[name]
+    r = tp.tensor(np.arange(6.0), requires_grad=True)
+    x = r * 1.0 if recorded else tp.tensor(np.arange(6.0))
+    seven, nine = tp.full(6, 7.0, "float64"), tp.full(6, 9.0, "float64")
+
+    def code():
+        x.assign(seven * 1.0)
+        return [nine * 1.0 for _ in range(8)]  # takes the memory that x has let go of
+
+    got = use(x, lambda value: Running(code, value))
+    assert np.allclose(got.numpy(), want, rtol=1e-6)
+
+
+class Iterates(tuple):
+    """A tuple that iterates over something else."""
+
+    def __iter__(self):
+        return iter(self.shown)
+
+
+@pytest.mark.parametrize("shown", [(), (0,), (0,) * 3000, ([0],), (None,) * 100])
+@pytest.mark.parametrize("held", [(), (0, 0), (0,) * 3000, ([0], [0])])
+def test_tuples_that_iterate_differently(shown, held):
+    index = Iterates(held)
+    index.shown = shown
+    t = tp.ones((2, 2))
+    for use in (t.__getitem__, lambda i: t.__setitem__(i, 1.0)):
+        try:
+            use(index)
+        except (IndexError, tp.ShapeError):
+            pass
+    assert_same(t, np.ones((2, 2), "float32"))
+
+
+HUGE_STEPS = (2**63 - 1, 2**63 - 2, 2**62, -(2**63) + 1, -(2**63), -(2**62), 2**70, -(2**70))
+
+
+@pytest.mark.parametrize("step", HUGE_STEPS)
+def test_slices_with_huge_steps(step):
+    for n in (0, 1, 2, 5):
+        a = np.arange(float(n))
+        t = tp.tensor(a, requires_grad=True)
+        for start, stop in itertools.product((None, 0, 1, -1, 2**63 - 1, -(2**63)), repeat=2):
+            index = slice(start, stop, step)
+            got = t[index]
+            assert_same(got, a[range(n)[index].start : range(n)[index].start + 1] if range(n)[index] else a[:0])
+            (got * 2.0).sum().backward()
+        b = t.detach()
+        b[::step] = 7.0
+        assert (b == 7.0).sum().item() == min(n, 1)
+
+
+def test_a_seed_whose_conversion_changes_the_target():
+    x = tp.tensor([1.0, 2.0], requires_grad=True)
+    y = x * x
+    y.backward(Running(lambda: y.assign(tp.zeros(2)), [1.0, 1.0]))
+    assert x.grad.tolist() == [2.0, 4.0] and not y.requires_grad
+    y = x * x
+    with pytest.raises(tp.TapeError, match="freed"):
+        y.backward(Running(lambda: y.backward(tp.ones(2)), [1.0, 1.0]))
+    assert x.grad.tolist() == [4.0, 8.0]

@@ -523,3 +523,161 @@ def test_a_hook_may_close_over_its_tensor():
     del y
     gc.collect()
     assert [r() for r in refs] == [None] * 4
+
+
+def run_apart(program):
+    """A program in a process of its own, which must end well; what it printed."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+CHAINS = """
+import gc
+import tapeflow as tp
+class Hook:
+    def __init__(self, t): self.t = t
+    def __call__(self, g): pass
+def chain(link, n=100_000):
+    t = tp.tensor(1.0)
+    for _ in range(n):
+        u = tp.tensor(1.0, requires_grad=True)
+        link(u, t)
+        t = u
+    return t
+def views(n=100_000):
+    t = tp.ones(3)
+    for _ in range(n):
+        t = t[:].reshape((3,)).detach()
+    return t
+t = chain(lambda u, t: u.register_hook(Hook(t)))
+del t
+t = chain(lambda u, t: u.register_hook(tp.Tape(watch=[t]).watch))
+del t
+t = views()
+del t
+gc.collect()
+print("fine")
+"""
+
+
+def test_chains_of_hooks_tapes_and_views_are_freed_without_recursion():
+    assert run_apart(CHAINS) == "fine\n"
+
+
+ENDING = """
+import sys, threading, time
+import numpy as np
+import tapeflow as tp
+t = tp.tensor(np.ones(20_000), requires_grad=True)
+tape = tp.Tape()
+tape.__enter__()
+y = (t * t).sum()
+class Late:
+    def __del__(self):
+        try: float((t * 2).sum())
+        except Exception: pass
+sys.late = [Late(), t, y, tape, tp.from_dlpack(np.ones(5))]
+t.register_hook(lambda g: sys)
+class Hook(Late):
+    def __call__(self, g): pass
+y.register_hook(Hook())
+def work():
+    while True:
+        a = tp.tensor(np.ones(30_000), requires_grad=True)
+        (a * a).sum().backward()
+for _ in range(2): threading.Thread(target=work, daemon=True).start()
+time.sleep(0.05)
+print("end")
+"""
+
+
+def test_the_process_ends_with_tapes_hooks_and_threads_alive():
+    assert run_apart(ENDING) == "end\n"
+
+
+def test_garbage_that_writes_to_operands_in_mid_op():
+    """Collections are as frequent as can be, and what they free writes to what the ops read."""
+
+    class Writes:
+        def __init__(self):
+            self.me = self
+
+        def __del__(self):
+            y.assign(x * 3.0)
+
+    x = leaf()
+    y = x * 2.0
+    before = gc.get_threshold()
+    gc.set_threshold(1, 1, 1)
+    try:
+        for _ in range(40):
+            Writes()
+            z = tp.tanh(y) * y + y @ y + tp.concat([y, y]).sum() + tp.softmax(y) + tp.where(y > 1.0, y, 0.0)
+            Writes()
+            z.sum().backward()
+    finally:
+        gc.set_threshold(*before)
+    gc.collect()
+    assert np.isfinite(x.grad.numpy()).all() and y.tolist() == [3.0, 6.0, 9.0]
+
+
+def test_a_tape_may_be_written_to_while_it_lets_go():
+    class Hook:
+        def __call__(self, g):
+            pass
+
+        def __del__(self):
+            made.extend(tp.tensor(1.0) * 2 for _ in range(200))
+
+    made = []
+    with tp.Tape() as tape:
+        w = leaf(3.0)
+        w.register_hook(Hook())
+        y = w * w
+        for _ in range(70):
+            _ = tp.tensor(1.0) * 2
+        del w, y
+        v = leaf(1.0)
+        assert not made and tape.gradient(v * 4.0, v).item() == 4.0
+        assert len(made) == 200
+        for _ in range(3):
+            _ = tp.tensor(1.0) * 2
+    assert all(t.item() == 2.0 for t in made)
+
+
+def test_a_leaf_that_stops_requiring_grad_frees_its_hooks_once():
+    class Hook:
+        def __call__(self, g):
+            pass
+
+        def __del__(self):
+            seen.append(x.requires_grad)
+            x.requires_grad_(False)
+
+    seen, x = [], leaf([1.0])
+    x.register_hook(Hook())
+    x.requires_grad_(False)
+    assert seen == [False] and not x.requires_grad
+    others = [leaf([float(i)]) for i in range(8)]
+    assert not x.requires_grad
+    for t in others:
+        (t * t).sum().backward()
+    assert [t.grad.item() for t in others] == [2.0 * i for i in range(8)]
+
+
+def test_a_write_may_free_a_hook_that_writes():
+    class Hook:
+        def __call__(self, g):
+            pass
+
+        def __del__(self):
+            y.assign(x * 5.0)
+
+    x = leaf([1.0, 2.0])
+    y = x * 2.0
+    y.register_hook(Hook())
+    y.assign(x * 3.0)
+    assert y.tolist() == [5.0, 10.0]
+    y.sum().backward()
+    assert x.grad.tolist() == [5.0, 5.0]

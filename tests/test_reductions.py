@@ -513,3 +513,79 @@ def test_fused_equals_composed_on_long_rows(name, n):
     x = operand(name, (2, n), "float64", "long")
     check_fused(lambda t: op(name)(t, axis=1), x, seed=np.array([0.7, -1.3]), label=name)
     check_fused(lambda t: op(name)(t, axis=0), x[:, ::-1], label=name)
+
+
+# ---- NumPy's functions on tensors, 64 axes, extents whose product passes 64 bits
+
+BY_NUMPY = {np.sum: tp.sum, np.mean: tp.mean, np.max: tp.max, np.min: tp.min, np.prod: tp.prod, np.argmax: tp.argmax}
+
+
+@pytest.mark.parametrize("f", list(BY_NUMPY))
+@pytest.mark.parametrize("dtype", ["float32", "float64", "int64", "bool"])
+def test_numpys_reductions_of_a_constant(f, dtype):
+    x = np.array([[1, 2, 0], [4, 0, 6]]).astype(dtype)
+    t = tp.tensor(x)
+    for options in ({}, {"axis": 0}, {"axis": -1}, {"axis": 1, "keepdims": True}):
+        got = f(t, **options)
+        close(got, np.asarray(f(x, **options)))
+    with pytest.raises(TypeError):
+        f(t, out=np.zeros(()))
+
+
+@pytest.mark.parametrize("f", list(BY_NUMPY))
+def test_numpys_reductions_of_a_recorded_tensor_are_recorded_or_refused(f):
+    x = tp.tensor([[1.0, 2.0], [3.0, 4.0]], requires_grad=True)
+    for t in (x, x * 1.0):
+        try:
+            y = f(t)
+        except tp.TapeError:
+            continue
+        assert isinstance(y, tp.Tensor) and y.requires_grad == (f is not np.argmax)
+        if y.requires_grad:
+            want = gradients(BY_NUMPY[f], x.numpy().astype("float64"))[0]
+            x.zero_grad()
+            y.backward()
+            close(x.grad, want)
+    for refused in (np.std, np.sort, np.cumsum):
+        with pytest.raises(tp.TapeError):
+            refused(x * 1.0)
+    assert np.std(x.detach()) == np.std(x.numpy())
+
+
+@pytest.mark.parametrize("name", ["logsumexp", "prod", "sum", "max", "mean", "min"])
+@pytest.mark.parametrize("axis", [(), 0, 63, (0, 63), None])
+def test_64_axes(name, axis):
+    x = tp.tensor(np.full((1,) * 64, 2.0), requires_grad=True)
+    for keepdims in (False, True):
+        for create_graph in (False, True):
+            y = op(name)(x, axis=axis, keepdims=keepdims)
+            assert y is not x
+            gone = 64 if axis is None else len(np.atleast_1d(axis))
+            assert y.ndim == (64 if keepdims else 64 - gone) and y.item() == 2.0
+            y.backward(create_graph=create_graph)
+            assert x.grad.shape == x.shape and x.grad.item() == 1.0
+            x.zero_grad()
+
+
+@pytest.mark.parametrize("name", ["logsumexp", "prod"])
+@pytest.mark.parametrize("shape", [(), (3,), (2, 0)])
+def test_reducing_nothing_gives_a_tensor_of_ones_own(name, shape):
+    x = tp.tensor(np.full(shape, 2.0), requires_grad=True)
+    y = op(name)(x, axis=())
+    assert y is not x and y.shape == shape and not y.is_leaf
+    y += 1.0
+    assert_same(x, np.full(shape, 2.0))
+    y.sum().backward()
+    assert_same(x.grad, np.ones(shape))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "max", "min", "prod", "logsumexp"])
+def test_extents_whose_product_passes_64_bits_beside_an_empty_axis(name):
+    x = tp.zeros((0, 1 << 62, 4))
+    assert op(name)(x, axis=(1, 2)).shape == (0,)
+    assert op(name)(x, axis=2).shape == (0, 1 << 62)
+    if name in ("max", "min"):
+        with pytest.raises(tp.ShapeError, match="hold no elements"):
+            op(name)(x)
+    else:
+        assert op(name)(x, axis=(0, 1)).shape == (4,)

@@ -840,3 +840,158 @@ def test_an_error_in_mid_program_leaves_recording_right():
             bad()
     y.sum().backward()
     assert host(x.grad).tolist() == [2.0, 4.0]
+
+
+# ---- hooks that walk, and tapes and leaves at their edges
+
+
+@pytest.mark.parametrize("name", ["cross_entropy", "matmul", "elementwise", "concat", "softmax"])
+@pytest.mark.parametrize("of_target", [True, False])
+def test_a_hook_that_frees_the_graph_under_the_walk_raises(name, of_target):
+    x = leaf([[1.0, 2.0]])
+    h = x * 2.0
+    loss = {
+        "cross_entropy": lambda: tp.cross_entropy(h, tp.tensor([0])),
+        "matmul": lambda: h @ h.T,
+        "elementwise": lambda: (h * h)[0, 1],
+        "concat": lambda: tp.concat([h, h]).sum(),
+        "softmax": lambda: tp.softmax(h)[0, 0],
+    }[name]()
+    runs = []
+    hook = lambda g: runs.append(1) or (loss.backward() if len(runs) == 1 else None)  # noqa: E731
+    (loss if of_target else h).register_hook(hook)
+    with pytest.raises(tp.TapeError, match="freed"):
+        loss.backward()
+    assert len(runs) == 1 + of_target
+
+
+def test_a_hook_that_goes_back_from_an_inner_tensor_loses_no_gradient():
+    x = leaf([1.0, 2.0])
+    h = x * 2.0
+    loss = (h * h).sum()
+    runs = []
+
+    def hook(g):
+        runs.append(1)
+        if len(runs) == 1:
+            with tp.enable_grad():
+                h.sum().backward()
+
+    h.register_hook(hook)
+    try:
+        loss.backward()
+    except tp.TapeError:
+        pass
+    else:
+        assert x.grad.tolist() == [10.0, 18.0]
+
+
+UPDATES = {
+    "subtract": lambda w: w.__isub__(tp.tensor([0.5])),
+    "setitem": lambda w: w.__setitem__(0, 0.5),
+    "assign": lambda w: w.assign(w * 0.5),
+    "assign_recorded": lambda w: w.assign(leaf([0.25]) * 2.0),
+    "zero_": lambda w: w.zero_(),
+}
+
+
+@pytest.mark.parametrize("name", sorted(UPDATES))
+@pytest.mark.parametrize("in_tape", [True, False])
+def test_a_leaf_written_under_no_grad_stays_a_leaf(name, in_tape):
+    w = leaf([1.0])
+    with tp.Tape() if in_tape else tp.enable_grad():
+        y = w * w
+        with tp.no_grad():
+            UPDATES[name](w)
+        assert w.is_leaf and w.requires_grad
+        z = w * w
+    z.sum().backward()
+    assert w.grad.tolist() == [2 * w.item()]
+    y.sum().backward()
+    assert w.grad.tolist() == [2 * w.item() + 2.0]
+
+
+def test_a_tensor_assigned_a_leaf_is_not_that_leaf():
+    x, u = leaf([3.0]), tp.tensor([0.0], dtype=tp.float64)
+    u.assign(x)
+    assert not u.is_leaf and u.requires_grad
+    u += 1.0
+    with pytest.raises(tp.TapeError):
+        u.requires_grad_(False)
+    (u * x).sum().backward()
+    assert x.grad.tolist() == [7.0]
+    with tp.no_grad():
+        v = tp.zeros(1).assign(x)
+    assert not v.requires_grad
+
+
+def test_two_tapes_watch_one_tensor():
+    x = tp.tensor(3.0)
+    with tp.Tape(watch=[x]) as outer, tp.Tape(watch=[x]) as inner:
+        y = x * x
+    assert inner.gradient(y, x).item() == outer.gradient(y, x).item() == 6.0
+    first, second = tp.Tape(watch=[x]), tp.Tape(watch=[x])
+    first.__enter__()
+    second.__enter__()
+    y = x * x
+    first.__exit__(None, None, None)
+    z = y * x
+    second.__exit__(None, None, None)
+    assert second.gradient(z, x).item() == 27.0 and first.gradient(y, x).item() == 6.0 and not x.requires_grad
+
+
+def test_a_tape_finds_what_it_watched_whatever_became_of_it():
+    x = tp.tensor(3.0)
+    with tp.Tape(watch=[x], persistent=True) as first:
+        y = x * x
+    with tp.Tape(watch=[x]):
+        _ = x * x
+        assert first.gradient(y, x).item() == 6.0
+    x.requires_grad_()
+    assert first.gradient(y, x).item() == 6.0
+    (x * x).backward()
+    assert x.grad.item() == 6.0
+
+
+@pytest.mark.parametrize("make", [lambda x: tp.Tape(watch=[x]), lambda x: (tp.Tape(watch=x), None)[1]])
+def test_a_tape_that_is_not_opened_watches_nothing(make):
+    x = tp.tensor(3.0)
+    tape = make(x)
+    assert not x.requires_grad and not (x * x).requires_grad
+    if tape is not None:
+        with pytest.raises(tp.TapeError, match="Tape"):
+            tape.__exit__(None, None, None)
+        with tape:
+            y = x * x
+        assert tape.gradient(y, x).item() == 6.0
+
+
+def test_walks_stay_above_their_sources():
+    w = leaf([1.0, 3.0])
+    y = w * w
+    y.sum().backward()
+    assert tp.grad(lambda x: (x * x).sum())(y).tolist() == [2.0, 18.0]
+    z = w * w
+    assert tp.grad(lambda x: z.sum())(1.0).item() == 0.0
+    z.sum().backward()
+    assert w.grad.tolist() == [4.0, 12.0]
+    seen = []
+    trunk = w * w
+    trunk.register_hook(lambda g: seen.append(g))
+    h = trunk * 1.0
+    with tp.Tape() as tape:
+        q = (h * h).sum()
+    assert tape.gradient(q, h).tolist() == [2.0, 18.0] and not seen
+
+
+def test_gradients_are_new_tensors_also_of_one_source_twice():
+    x = leaf(3.0)
+    kept = []
+    x.register_hook(lambda g: kept.append(g))
+    with tp.Tape(persistent=True) as tape:
+        y = x * x
+    g, h = tape.gradient(y, [x, x])
+    assert g is not h and all(g is not k and h is not k for k in kept)
+    g *= 0.0
+    kept[0].zero_()
+    assert h.item() == 6.0 and tape.gradient(y, x).item() == 6.0

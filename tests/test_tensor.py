@@ -590,3 +590,153 @@ def test_set_num_threads():
 def test_slices_beyond_64_bits_clip_as_in_numpy():
     assert tp.tensor([1.0, 2.0])[:: -(2**63)].tolist() == [2.0]
     assert tp.tensor([1.0, 2.0])[-(2**70) : 2**70 : 2**70].tolist() == [1.0]
+
+
+# ---- memory of other libraries, and the type itself
+
+
+class Foreign:
+    """Another library's array: all that it has is __dlpack__."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.array.__dlpack_device__()
+
+
+def test_tensors_are_never_empty():
+    class Sub(tp.Tensor):
+        def __init__(self):
+            pass
+
+    for make in (tp.Tensor, Sub, lambda: tp.Tensor.__new__(tp.Tensor), lambda: Sub.__new__(Sub)):
+        with pytest.raises(TypeError):
+            make()
+    with pytest.raises(TypeError):
+        object.__new__(tp.Tensor)
+    with pytest.raises(BufferError):
+        memoryview(type(tp.ones(2).numpy().base.obj)())
+
+
+@pytest.mark.parametrize(
+    "take",
+    [tp.tensor, tp.asarray, lambda d: tp.asarray(d, copy=True), lambda d: tp.tensor(d, dtype="float32"), tp.abs]
+    + [lambda d: tp.add(d, 0.0), lambda d: tp.concat([d]), lambda d: tp.zeros(3).assign(d), lambda d: tp.zeros(3) + d],
+)
+def test_arrays_of_other_libraries_are_copied(take):
+    array = np.ones(3, "float32")
+    try:
+        t = take(Foreign(array))
+    except TypeError:
+        return  # no operand of an operator
+    array[:] = 5.0
+    assert_same(t, np.ones(3, "float32"))
+
+
+def test_arrays_of_other_libraries_are_shared_when_asked():
+    for take in (tp.from_dlpack, lambda d: tp.asarray(d, copy=False)):
+        array = np.ones(3, "float32")
+        t = take(Foreign(array))
+        array[:] = 5.0
+        assert_same(t, array)
+        t += 1.0
+        assert_same(array, np.full(3, 5, "float32"))
+
+
+SEEDED = {
+    "seed": lambda x, f: (x + 0.0).backward(f),
+    "leaf_seed": lambda x, f: x.backward(f),
+    "create_graph": lambda x, f: (x * 1.0).backward(f, create_graph=True),
+    "seed_of_a_view": lambda x, f: x[:].backward(f),
+    "seed_reshaped": lambda x, f: x.reshape((1, 3)).backward(tp.reshape(f, (1, 3))),
+    "leaf_hook": lambda x, f: (x.register_hook(lambda g: f), x.sum().backward()),
+}
+
+
+@pytest.mark.parametrize("name", sorted(SEEDED))
+def test_memory_of_others_does_not_show_in_gradients(name):
+    array, x = np.ones(3), leaf([0.0, 0.0, 0.0], dtype="float64")
+    SEEDED[name](x, tp.from_dlpack(array))
+    array[:] = 5.0
+    assert x.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_memory_of_others_does_not_show_in_what_hooks_and_tapes_give():
+    array, x = np.ones(3), leaf([0.0, 0.0, 0.0], dtype="float64")
+    f = tp.from_dlpack(array)
+    with tp.Tape(persistent=True) as tape:
+        h = x + 0.0
+    h.register_hook(lambda g: f)
+    h.retain_grad()
+    seeded = tape.gradient(h, [h, x], output_gradients=f)
+    hooked = tape.gradient(h, [h, x], output_gradients=tp.zeros(3))
+    h.backward(f, retain_graph=True)
+    array[:] = 5.0
+    for g in (*seeded, *hooked, h.grad, x.grad):
+        assert g.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_copy_of_a_computed_tensor_stays_recorded():
+    x = leaf([1.0, 2.0])
+    y = copy.copy(x * 3.0)
+    assert y.requires_grad and not y.is_leaf
+    y.sum().backward()
+    assert x.grad.tolist() == [3.0, 3.0]
+    z = copy.copy(x)
+    assert z.is_leaf and z.requires_grad
+    z.sum().backward()
+    assert z.grad.tolist() == [1.0, 1.0] and x.grad.tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("make", [tp.tensor, tp.asarray, lambda b: tp.tensor([b, b])[0], lambda b: tp.tensor(b.data)])
+def test_bools_are_zero_or_one_inside(make):
+    b = np.array([2, 0, 255], np.uint8).view(bool)
+    t = make(b)
+    assert t.numpy().view(np.uint8).tolist() == [1, 0, 1]
+    assert t.sum().item() == 2 and t.astype("uint8").tolist() == [1, 0, 1]
+    assert tp.equal(t, tp.tensor([True, False, True])).tolist() == [True] * 3
+    assert (t + t).numpy().view(np.uint8).tolist() == [1, 0, 1]
+
+
+def test_finalizers_of_shared_memory_may_write():
+    class Array(np.ndarray):
+        pass
+
+    writes = [
+        lambda t: t.assign(1.0),
+        lambda t: t.zero_(),
+        lambda t: t.__setitem__(0, 3.0),
+        lambda t: t.__iadd__(tp.ones(3)),
+    ]
+    for write in writes:
+        array = np.zeros(3).view(Array)
+        t = tp.asarray(array, copy=False)
+        weakref.finalize(array, lambda t=t: t.assign(7.0))
+        del array
+        write(t)
+        assert t.tolist() == [7.0] * 3
+    array, seen = np.zeros(3).view(Array), []
+    t = tp.asarray(array, copy=False)
+    ref = weakref.ref(t)
+    weakref.finalize(array, lambda: seen.append(ref()))
+    del array, t
+    assert seen == [None]
+
+
+def test_a_hooks_finalizer_does_not_meet_its_dying_tensor():
+    class Hook:
+        def __call__(self, g):
+            pass
+
+        def __del__(self):
+            seen.append(ref())
+
+    seen, x = [], leaf([1.0])
+    ref = weakref.ref(x)
+    x.register_hook(Hook())
+    del x
+    assert seen == [None]

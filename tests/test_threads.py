@@ -219,3 +219,81 @@ def test_fork_while_the_pool_is_busy(two_threads):
         stop.set()
         busy.join(30)
     assert not busy.is_alive() and pool_work()
+
+
+def test_walks_of_one_graph_with_and_without_retain_graph():
+    """Each gives the whole gradient or TapeError; none sees a graph that is half freed."""
+    weights = np.random.default_rng(0).uniform(-0.1, 0.1, (64, 64))
+    for _ in range(ROUNDS // 4):
+        x, w = (tp.tensor(weights, requires_grad=True) for _ in range(2))
+        h = x
+        for _ in range(3):
+            h = tp.concat([tp.tanh(h @ w)[:32], tp.softmax(h)[32:]])
+        y = h.sum()
+        refused = []
+
+        def work(k, y=y, refused=refused):
+            try:
+                y.backward(retain_graph=k > 0)
+            except tp.TapeError:
+                refused.append(k)
+
+        y.backward(retain_graph=True)
+        want = x.grad.numpy(copy=True)
+        x.zero_grad()
+        together(work, 3)
+        assert 0 <= len(refused) <= 2
+        if x.grad is not None:
+            assert np.allclose(x.grad.numpy(), (3 - len(refused)) * want, rtol=1e-12)
+
+
+@pytest.mark.parametrize("size", [5000, 200_000])
+def test_an_operand_assigned_while_it_is_read_is_read_whole(size):
+    """x is never written in place: each result is of one of the values that x has had."""
+    r = tp.tensor(np.ones(size), requires_grad=True)
+    plain, recorded, done = tp.tensor(np.ones(size)), r * 1.0, threading.Event()
+
+    def work(k):
+        if k == 0:
+            i = 0
+            while not done.is_set():  # what is let go is given out again
+                i = i % 4 + 1
+                plain.assign(tp.full(size, float(i), "float64"))
+                recorded.assign(tp.full(size, float(i), "float64"))
+            return
+        try:
+            for _ in range(ROUNDS):
+                for x in (plain, recorded):
+                    a = (x * 2.0).numpy()
+                    assert a.min() == a.max() and a[0] in (2.0, 4.0, 6.0, 8.0)
+                tp.multiply(recorded, r).sum().backward(retain_graph=True)
+        finally:
+            done.set()
+
+    together(work, 2)
+    grad = r.grad.numpy()
+    assert grad.min() == grad.max()
+
+
+def test_a_tape_is_closed_for_the_thread_that_opened_it():
+    tape = tp.Tape()
+    tape.__enter__()
+    errors = []
+
+    def close():
+        try:
+            tape.__exit__(None, None, None)
+        except tp.TapeError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=close)
+    thread.start()
+    thread.join(30)
+    if errors:
+        tape.__exit__(None, None, None)
+    length = len(tape)
+    _ = tp.ones(3) * 2.0
+    assert len(tape) == length
+    with tp.Tape() as other:
+        _ = tp.ones(3) * 2.0
+    assert len(other) == 1

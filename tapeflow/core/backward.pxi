@@ -301,6 +301,8 @@ cdef class Walk:
         cdef int i
         if e.flags & E_WATCHED and not e.flags & E_FREED:
             self.look(e, s)  # a hook may walk here, too
+        if self.sources is not None and e.number == self.floor:
+            return 0  # the lowest source: nothing behind it is wanted, freed or not
         if e.flags & E_FREED:
             raise errors.TapeError(f"[backward] the graph behind {tpf_op_name[e.opcode].decode()} was freed by an "
                                    "earlier backward. Call that one with retain_graph=True to go through it twice.")
@@ -316,9 +318,7 @@ cdef class Walk:
         e.visits += 1
         try:
             if e.opcode >= TPF_N_ELEMENTWISE:
-                if s.node != NULL:
-                    s.node.refs += 1
-                structured_vjp(self, e, vals, wrap(value_share(s.v), s.node))
+                structured_vjp(self, e, vals, self.take_slot(s))
             elif self.composed:
                 if s.node != NULL:
                     s.node.refs += 1
@@ -362,9 +362,9 @@ cdef class Walk:
         if self.sources is not None:
             key = <uintptr_t>e
             if key in self.sources:
-                self.sources[key] = g
+                self.sources[key] = packed(g)  # not the object that a hook may keep and write to
         elif e.tensor != NULL:
-            self.retained.append((<Tensor>e.tensor, g))
+            self.retained.append((<Tensor>e.tensor, packed(g)))
         return 0
 
     cdef int elementwise_fused(self, Entry *e, Value **vals, Slot *s) except -1:
@@ -462,9 +462,9 @@ cdef class Walk:
             if self.sources is not None:
                 key = <uintptr_t>e
                 if key in self.sources:
-                    self.sources[key] = g
+                    self.sources[key] = packed(g)
             elif e.tensor != NULL:
-                updates.append((<Tensor>e.tensor, g))
+                updates.append((<Tensor>e.tensor, packed(g)))
         for i in range(self.n_leaves):
             slot_clear(&self.leaves[i].slot)
         updates.extend(self.retained)
@@ -489,7 +489,8 @@ cdef int add_into_grads(list updates) except -1:
             old = grad
             changed = changed or t._grad is not grad or (old is not None and old.v != (<Tensor>seen).v)
     for (t, g), (grad, seen, total) in zip(updates, sums):
-        if grad is None:
+        old = grad
+        if old is None or (old.node != NULL and old.node.flags & E_LEAF):  # a leaf is not written while recording
             t._grad = total
         else:
             rebind(grad, total)
@@ -510,8 +511,8 @@ cdef Value *zero_like(Value *g) except NULL:
 
 cdef Tensor run_hooks(list hooks, Tensor g):
     cdef Tensor r
-    for fn in list(hooks):
-        result = fn(g)
+    for hook in list(hooks):
+        result = hook[0](g)
         if result is None:
             continue
         if not isinstance(result, Tensor):
@@ -579,7 +580,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain):
         walk.sources = {}
         walk.floor = LARGEST
         for node in sources:
-            if node is not None:
+            if node is not None and node.e != NULL:
                 walk.sources[<uintptr_t>node.e] = None
                 node.e.flags |= E_WATCHED
                 if node.e.number < walk.floor:
@@ -590,15 +591,15 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain):
         ts.flags &= ~(T_GRAD | T_TAPE)
     try:
         for node, t in starts:
-            if walk.wants(node.e):
+            if node.e != NULL and walk.wants(node.e):
                 walk.push_tensor(node.e, t, NULL)
         t = target = seed = node = None
         starts = None
         walk.run()
         walk.commit()
     finally:
-        ts.flags = flags
+        restore_modes(ts, flags)
     if sources is None:
         return None
-    found = [None if node is None else walk.sources[<uintptr_t>(<Node>node).e] for node in sources]
+    found = [None if node is None else walk.sources.get(<uintptr_t>(<Node>node).e) for node in sources]
     return [None if g is None else packed(g) for g in found]

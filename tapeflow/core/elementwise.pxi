@@ -393,6 +393,8 @@ def pow(x1, x2, /):
     [1.0, 4.0, 9.0]
     """
     cdef Tensor t
+    if not is_number(x2):
+        x2 = as_tensor_for(OP_POW, x2)
     if PyLong_CheckExact(x2) and isinstance(x1, Tensor):
         t = x1
         if x2 == 2 and t.v.dtype != TPF_BOOL:

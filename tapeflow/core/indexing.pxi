@@ -165,7 +165,6 @@ cdef int set_item(Tensor t, object index, object value) except -1:
     cdef Window w
     cdef Value *target
     cdef Tensor v, r
-    check_write(t, "setitem")
     index = exact_index(index)
     cdef bint advanced = has_array_index(index)
     if not advanced:
@@ -175,6 +174,7 @@ cdef int set_item(Tensor t, object index, object value) except -1:
     else:
         v = as_tensor(value)
         v = cast_for_write(v, t.v.dtype, "setitem")
+    check_write(t, "setitem")  # now: making a tensor of value may have run the caller's code
     if advanced:
         return rebind(t, _advanced.put(t, index, v))
     target = value_raw(w.ndim)

@@ -207,7 +207,7 @@ def expand_dims(x, axis=0):
     cdef int64_t shape[64]
     cdef int count, ndim, d
     cdef int k = 0
-    axes = axis if isinstance(axis, (tuple, list)) else (axis,)
+    axes = tuple(axis) if isinstance(axis, (tuple, list)) else (axis,)
     count = len(axes)
     ndim = t.v.ndim + count
     if ndim > TPF_MAX_NDIM:
@@ -476,9 +476,10 @@ def from_number(number, dtype, str op):
     return number_tensor(number, code, op.encode())
 
 
-def from_numpy(array, bint copy, str op):
-    """A tensor of a NumPy array, with a copy or over its memory (for the Python parts of the package)."""
-    return wrap(value_from_numpy(array, copy, op), NULL)
+def from_numpy(array, bint copy, str op, owner=None):
+    """A tensor of a NumPy array, with a copy or over memory that owner (or the array) keeps alive; for the Python parts
+    of the package."""
+    return wrap(value_from_numpy(array, copy, op, array if owner is None else owner), NULL)
 
 
 def random_fill(str kind, shape, dtype, uint64_t key, uint64_t draw):
@@ -525,20 +526,22 @@ cdef Value *bits32_value(int ndim, const int64_t *shape, tpf_random f, uint64_t 
 cdef class _GradMode:
     """A context manager, and a decorator, that sets grad mode."""
     cdef bint wanted
-    cdef list before
-
-    def __init__(self):
-        self.before = []
+    cdef dict before             # by thread: the modes to go back to
 
     def __enter__(self):
         cdef ThreadState *ts = thread_state()
-        self.before.append(ts.flags & T_GRAD)
+        if self.before is None:
+            self.before = {}
+        self.before.setdefault(threading.get_ident(), []).append(ts.flags & T_GRAD)
         ts.flags = (ts.flags & ~T_GRAD) | (T_GRAD if self.wanted else 0)
         return self
 
     def __exit__(self, *exc):
         cdef ThreadState *ts = thread_state()
-        cdef int before = self.before.pop()
+        cdef list modes = (self.before or {}).get(threading.get_ident())
+        if not modes:
+            raise errors.TapeError("[no_grad] the context was left without being entered in this thread.")
+        cdef int before = modes.pop()
         ts.flags = (ts.flags & ~T_GRAD) | before
         return None
 
@@ -585,8 +588,16 @@ def get_num_threads():
 def trace_begin():
     """Start watching whether what follows reads entries that were there before; returns a token for trace_end."""
     cdef ThreadState *ts = thread_state()
+    cdef ThreadState *other = all_threads
+    if ended_next > ts.next:
+        ts.next = ended_next
+    while other != NULL:  # whatever any thread has recorded is older than what comes now
+        if other.next > ts.next:
+            ts.next = other.next
+        other = other.others
     token = (ts.next, ts.lowest)
     ts.lowest = LARGEST
+    ts.depth += 1
     return token
 
 
@@ -596,9 +607,18 @@ def trace_end(token):
     cdef int64_t start = token[0]
     cdef int64_t before = token[1]
     cdef bint foreign = ts.lowest < start
+    ts.depth -= 1
     if before < ts.lowest:
         ts.lowest = before
     return foreign
+
+
+def recorded_before(t, token):
+    """Whether t is a tensor that was recorded, for gradients, before trace_begin."""
+    if not isinstance(t, Tensor):
+        return False
+    cdef Entry *e = (<Tensor>t).node
+    return e != NULL and e.flags & E_GRAD and e.number < <int64_t>token[0]
 
 
 def fresh_source(Tensor x not None):

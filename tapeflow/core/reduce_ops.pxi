@@ -1,8 +1,5 @@
 # Reductions, the softmax family, cross-entropy and matmul: one kernel each, their values and entries.
 
-cdef tuple _reduce_codes = (TPF_SUM, TPF_MEAN, TPF_MAX, TPF_MIN, TPF_ARGMAX)
-
-
 cdef uint64_t axes_mask(object axis, int ndim, const char *op) except? 0xffffffffffffffff:
     """axis (None, an int or a tuple of ints) as a bit mask."""
     cdef uint64_t mask = 0
@@ -284,7 +281,7 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
     cdef Entry *e = NULL
     stats_shape[0], stats_shape[1] = rows, 2
     try:
-        id = value_contiguous(ids.v)
+        id = owned(ids.v) if ids.v.contiguous else value_copy(ids.v)  # backward trusts that they stay in range
         stats = value_new(2, stats_shape, x.v.dtype)
         y = value_scalar(x.v.dtype)
         if src.size >= RELEASE_GIL // 4:

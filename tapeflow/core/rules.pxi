@@ -47,17 +47,13 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         return cross_entropy_vjp(w, e, vals, g)
     if not needs(w, e, 0):
         return 0
-    if op == OP_IDENTITY or op == OP_ASTYPE:
-        g = g
-    elif op == OP_RESHAPE:
+    if op == OP_RESHAPE:
         if vals[0] != NULL:
             g = reshape_like(g, vals[0])
     elif op == OP_PERMUTE_DIMS:
         for d in range(g.v.ndim):
             axes[e.params[d + 1]] = d
         g = op_permute(g, axes)
-    elif op == OP_BROADCAST_TO:
-        g = g  # push sums it
     elif op == OP_UNSLICE:
         g = window_like(g, e.params, vals[0] if vals[0] != NULL else g.v)
     elif op == OP_SUM or op == OP_MEAN:
@@ -66,8 +62,9 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         g = stretched(g, <uint64_t>e.params[1], vals[0] if vals[0] != NULL else g.v)
     elif op == OP_MAX or op == OP_MIN:
         g = extremum_vjp(e, vals, g)
-    else:
+    elif op == OP_SOFTMAX or op == OP_LOG_SOFTMAX or op == OP_LOGSUMEXP:
         g = rows_vjp(e, vals, g)
+    # identity, astype and broadcast_to pass g on: push casts and sums it
     return w.push_tensor(e.src[0], g, vals[0])
 
 
@@ -150,9 +147,12 @@ cdef int assign_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     cdef Tensor v, zeros
     v = window_like(g, e.params, vals[1] if vals[1] != NULL else g.v) if needs(w, e, 1) else None
     if needs(w, e, 0):
+        if v is not None and not w.composed:
+            # no view of g any more: g is cleared in place, so that many writes stay linear
+            v = wrap(value_copy(v.v), NULL)
         zeros = wrap(zeros_value(0, NULL, g.v.dtype), NULL)
         zeros = op_broadcast_window(zeros, e.params)
-        w.push_tensor(e.src[0], op_assign(g, e.params, zeros, False), vals[0])
+        w.push_tensor(e.src[0], op_assign(g, e.params, zeros, not w.composed and value_is_mine(g.v)), vals[0])
     if v is not None:
         w.push_tensor(e.src[1], v, vals[1])
     return 0

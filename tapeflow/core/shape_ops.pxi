@@ -23,6 +23,8 @@ cdef int read_shape(object shape, int64_t *out, const char *op) except -1:
     """A shape argument (an int or a sequence of ints, -1 allowed for the caller to judge) into out; returns ndim."""
     cdef int i
     cdef Tensor t
+    if isinstance(shape, _ndarray) and shape.ndim:
+        shape = shape.tolist()
     if isinstance(shape, Tensor):
         t = shape
         if t.v.ndim == 0:
@@ -52,7 +54,7 @@ cdef int check_sizes(int ndim, const int64_t *shape, const char *op) except -1:
 
 
 cdef Tensor recorded1(int op, Tensor x, Value *y, const int64_t *params):
-    """The tensor of y = op(x); y is taken over, params are copied. Nothing of x is saved but, if it differs, its shape."""
+    """The tensor of y = op(x); y is taken over, params are copied. Of x at most the shape is kept, where it differs."""
     cdef ThreadState *ts = thread_state()
     cdef Entry *e = NULL
     if wants_record(ts, x.node, y.dtype):
@@ -384,6 +386,9 @@ cdef Tensor narrow(Tensor x, int axis, int64_t start, int64_t count):
 
 cdef Tensor checked_indices(object indices, int64_t extent, int axis, const char *op):
     """indices as a contiguous int64 tensor of values 0 .. extent-1."""
+    if (isinstance(indices, (_ndarray, _np_generic)) and indices.dtype.kind in "iu"
+            and indices.dtype not in _numpy_codes):
+        indices = indices.astype("int64")
     cdef Tensor t = as_tensor(indices)
     cdef Value *raw
     cdef Value *out
@@ -419,6 +424,27 @@ cdef void around_axis(Value *x, int axis, int64_t *outer, int64_t *inner) noexce
             inner[0] *= x.shape[d]
 
 
+cdef void take_strided(Value *y, Value *x, Value *idx, int axis) noexcept:
+    """A few indices of a table that is not contiguous: slice by slice, so that the table need not be packed."""
+    cdef int64_t shape[64]
+    cdef int64_t to[64]
+    cdef int64_t step[64]
+    cdef int64_t inner = tpf_itemsize(x.dtype)
+    cdef int64_t k
+    cdef int d
+    cdef int n = 0
+    for d in range(x.ndim):
+        if d != axis:
+            shape[n], step[n] = x.shape[d], x.strides[d]
+            to[n] = y.strides[d if d < axis else d - 1 + idx.ndim]
+            n += 1
+        if d > axis:
+            inner *= x.shape[d]
+    for k in range(idx.size if y.size else 0):
+        tpf_copy(y.data + k * inner, to, x.data + (<int64_t *>idx.data)[k] * x.strides[axis], step,
+                 tpf_itemsize(x.dtype), n, shape)
+
+
 cdef Tensor op_take(Tensor x, Tensor idx, int axis):
     """x at idx (checked) along axis."""
     cdef ThreadState *ts = thread_state()
@@ -437,14 +463,18 @@ cdef Tensor op_take(Tensor x, Tensor idx, int axis):
         shape[d] = (x.v.shape[d] if d < axis else idx.v.shape[d - axis] if d < axis + idx.v.ndim
                     else x.v.shape[d - idx.v.ndim + 1])
     around_axis(x.v, axis, &outer, &inner)
-    src = value_contiguous(x.v)
-    try:
+    if x.v.contiguous or idx.v.size >= x.v.shape[axis]:
+        src = value_contiguous(x.v)
+        try:
+            y = value_new(ndim, shape, x.v.dtype)
+            if y.size:
+                tpf_take(y.data, src.data, <int64_t *>idx.v.data, outer, x.v.shape[axis], idx.v.size,
+                         inner * tpf_itemsize(x.v.dtype))
+        finally:
+            value_release(src)
+    else:
         y = value_new(ndim, shape, x.v.dtype)
-        if y.size:
-            tpf_take(y.data, src.data, <int64_t *>idx.v.data, outer, x.v.shape[axis], idx.v.size,
-                     inner * tpf_itemsize(x.v.dtype))
-    finally:
-        value_release(src)
+        take_strided(y, x.v, idx.v, axis)
     if wants_record(ts, x.node, y.dtype):
         vals[0], vals[1] = x.v, idx.v
         nodes[0], nodes[1] = x.node, NULL

@@ -155,13 +155,32 @@ cdef Buffer *buffer_foreign(char *data, int64_t nbytes, object owner) except NUL
     return b
 
 
-cdef void buffer_free(Buffer *b) noexcept:
-    global bytes_in_use, large_kept
+cdef Buffer *foreign_dead = NULL     # foreign buffers whose owners are about to be released
+cdef bint foreign_busy = False
+
+
+cdef void foreign_free(Buffer *b) noexcept:
+    """Release the owner of foreign memory. It may own the next one, and so on: in a loop, not by recursion."""
+    global foreign_dead, foreign_busy
     cdef PyObject *base
-    if b.foreign:
+    b.next = foreign_dead
+    foreign_dead = b
+    if foreign_busy:
+        return
+    foreign_busy = True
+    while foreign_dead != NULL:
+        b = foreign_dead
+        foreign_dead = b.next
         base = b.base
         free(b)
         Py_XDECREF(base)
+    foreign_busy = False
+
+
+cdef void buffer_free(Buffer *b) noexcept:
+    global bytes_in_use, large_kept
+    if b.foreign:
+        foreign_free(b)
         return
     bytes_in_use -= b.nbytes
     if not POOLED:
@@ -408,7 +427,12 @@ cdef Value *value_copy(Value *x) except NULL:
 
 cdef inline Value *owned(Value *x) except NULL:
     """x shared, or copied where another library may write to its memory."""
-    return value_copy(x) if x.buf.foreign else value_share(x)
+    if not x.buf.foreign:
+        return value_share(x)
+    cdef Value *v = value_copy(x)
+    if v.dtype == TPF_BOOL:  # bytes other than 0 and 1 are true, too
+        kernels.cast[TPF_UINT8][TPF_BOOL](v.data, v.data, v.size)
+    return v
 
 
 cdef Value *value_cast(Value *x, int dtype) except NULL:

@@ -59,22 +59,33 @@ cdef struct ThreadState:
     int64_t next                 # the next entry number
     int64_t lowest               # the smallest number of a differentiable entry read since the innermost tp.grad began
     Chunk *chunk
-    PyObject *tapes              # borrowed: list of the open Tape windows of this thread
+    int depth                    # of tp.grad
+    PyObject *tapes              # list of the open Tape windows of this thread
+    ThreadState *others          # all threads' records are linked
 
 cdef Chunk *chunk_free = NULL
 cdef int chunks_kept = 0
 cdef Entry *leaf_free = NULL
 cdef int64_t leaves_kept = 0
 cdef int64_t entries_alive = 0
+cdef ThreadState *all_threads = NULL
+cdef int64_t ended_next = 1      # the largest number of the threads that have ended
 
 
 cdef class _ThreadRecord:
     """Owns a thread's ThreadState; dies with the thread."""
     cdef ThreadState *ts
-    cdef list tapes
 
     def __dealloc__(self):
+        global ended_next
+        cdef ThreadState **p = &all_threads
         if self.ts != NULL:
+            while p[0] != self.ts:
+                p = &p[0].others
+            p[0] = self.ts.others
+            if self.ts.next > ended_next:
+                ended_next = self.ts.next
+            Py_XDECREF(self.ts.tapes)
             if tpf_get_thread() == self.ts:
                 tpf_set_thread(NULL)
             if self.ts.chunk != NULL:
@@ -86,15 +97,19 @@ cdef object _records = threading.local()
 
 
 cdef ThreadState *thread_new() except NULL:
+    global all_threads
+    cdef list tapes = []
     cdef _ThreadRecord record = _ThreadRecord.__new__(_ThreadRecord)
     cdef ThreadState *ts = <ThreadState *>calloc(1, sizeof(ThreadState))
     if ts == NULL:
         raise MemoryError()
     ts.flags = T_GRAD
     ts.next = 1
+    ts.others = all_threads
+    all_threads = ts
     record.ts = ts
-    record.tapes = []
-    ts.tapes = <PyObject *>record.tapes
+    Py_INCREF(tapes)
+    ts.tapes = <PyObject *>tapes
     _records.record = record
     tpf_set_thread(ts)
     return ts
@@ -352,6 +367,11 @@ cdef Entry *record(ThreadState *ts, int opcode, int nin, Entry **nodes, Value **
     return e
 
 
+cdef void restore_modes(ThreadState *ts, int flags) noexcept:
+    """Grad mode as it was; recording by whether a tape is open, which may have changed meanwhile."""
+    ts.flags = (flags & T_GRAD) | (T_TAPE if len(<list>ts.tapes) else 0)
+
+
 cdef int tape_note(ThreadState *ts, Entry *e, Value *y) except -1:
     cdef Tape tape
     for tape in <list>ts.tapes:
@@ -407,6 +427,8 @@ cdef class Tape:
 
     def __init__(self, persistent=False, watch=()):
         self.persistent = persistent
+        if not isinstance(watch, Tensor) and not hasattr(watch, "__iter__"):
+            raise errors.TapeError(f"[Tape] watch must be tensors, got {type(watch).__name__}.")
         self.to_watch = [watch] if isinstance(watch, Tensor) else list(watch)
         for x in self.to_watch:
             check_watch(x)
@@ -454,16 +476,16 @@ cdef class Tape:
 
     def __enter__(self):
         cdef ThreadState *ts = thread_state()
-        self.thread = _records.record
         if self.open or self.n or self.used:
             raise errors.TapeError("[Tape] this tape was already opened: a tape records one `with` block. "
                                    "Make a new Tape.")
+        self.open = True
+        self.thread = _records.record
         for x in self.to_watch:
             self.watch(x)
         self.to_watch = []
         (<list>ts.tapes).append(self)
         ts.flags |= T_TAPE
-        self.open = True
         return self
 
     def __exit__(self, *exc):
@@ -476,7 +498,7 @@ cdef class Tape:
             tapes.remove(self)
         if not tapes:
             ts.flags &= ~T_TAPE
-        for key, (tensor, node, mine) in self.watched.items():
+        for key, (tensor, node, mine) in list(self.watched.items()):
             if not mine:
                 continue
             for tape in tapes:  # another open tape may watch it, too, and is responsible from now on
@@ -493,6 +515,12 @@ cdef class Tape:
         cdef ThreadState *ts = thread_state()
         check_watch(tensor)
         t = tensor
+        if not self.open:
+            if self.used or self.n or self.thread is not None:
+                raise errors.TapeError("[Tape.watch] the tape is closed: nothing more will be recorded. "
+                                       "Watch inside the `with` block.")
+            self.to_watch.append(t)
+            return
         if t.node != NULL and t.node.flags & E_GRAD:
             self.watched.setdefault(id(t), [t, node_of(t), False])
             return
@@ -511,8 +539,7 @@ cdef class Tape:
             yield
         finally:
             self.paused -= 1
-            ts = thread_state()
-            ts.flags = flags
+            restore_modes(thread_state(), flags)
 
     def gradient(self, target, sources, output_gradients=None, unconnected="none"):
         """The gradients of target with respect to sources, in the structure of sources; nothing is accumulated.
@@ -532,7 +559,9 @@ cdef class Tape:
                                    "Make it with Tape(persistent=True) to take more than one gradient.")
         if unconnected not in ("none", "zero"):
             raise errors.TapeError(f"[Tape.gradient] unconnected must be 'none' or 'zero', got {unconnected!r}.")
-        cdef bint outer = any([tape is not self or self.persistent for tape in <list>thread_state().tapes])
+        cdef ThreadState *ts = thread_state()
+        # is there an outer tape or tp.grad that the gradient itself must be recorded for?
+        cdef bint outer = ts.depth > 0 or any([tape is not self or self.persistent for tape in <list>ts.tapes])
         result = _trees.tape_gradient(target, sources, output_gradients, unconnected, outer, self.source_node)
         self.used = True
         if not self.persistent:

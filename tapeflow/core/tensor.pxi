@@ -109,8 +109,8 @@ cdef object to_numpy(Value *v):
     return numpy.asarray(e)
 
 
-cdef Value *value_from_numpy(object array, bint copy, str op) except NULL:
-    """An array's value: in our own memory, or over the array's."""
+cdef Value *value_from_numpy(object array, bint copy, str op, object owner) except NULL:
+    """An array's value: in our own memory, or over the array's, which owner keeps alive."""
     cdef Py_buffer view
     cdef Value *v
     cdef Value *packed
@@ -144,7 +144,10 @@ cdef Value *value_from_numpy(object array, bint copy, str op) except NULL:
                 kernels.cast[TPF_UINT8][TPF_BOOL](packed.data, packed.data, packed.size)
             return packed
         try:
-            v.buf = buffer_foreign(v.data, view.len, array)
+            if code == TPF_BOOL and (array.view(numpy.uint8) > 1).any():
+                raise ValueError(f"[{op}] the bool array holds bytes other than 0 and 1 and must be copied. "
+                                 "Leave copy=False out.")
+            v.buf = buffer_foreign(v.data, view.len, owner)
         except:
             value_release(v)
             raise
@@ -240,24 +243,28 @@ cdef object in_place(int op, Tensor t, object other):
     cdef Tensor r
     cdef Tensor u = None
     cdef PyObject *args[2]
-    check_write(t, name)
     if not is_number(other):
         u = as_tensor(other)
         other = u
         check_fits(t, u, name)
-        # the frequent case of an update: nothing recorded, our own memory, same dtype and shape
-        if (t.v.dtype == u.v.dtype and same_shape(t.v, u.v) and value_is_mine(t.v) and u.node == NULL
-                and (t.node == NULL or t.node.flags & E_LEAF) and not thread_state().flags & T_TAPE
-                and kernels.loop[op][t.v.dtype] != NULL
-                and not (tpf_op_kind[op] == TPF_KIND_FLOAT and not is_float(t.v.dtype))):
-            execute_typed(op, t.v.dtype, t.v, t.v, u.v, NULL, False)
-            return t
+    check_write(t, name)
+    # the frequent case of an update: nothing recorded, our own memory, same dtype and shape
+    if (u is not None and t.v.dtype == u.v.dtype and same_shape(t.v, u.v) and value_is_mine(t.v) and u.node == NULL
+            and (t.node == NULL or t.node.flags & E_LEAF) and not thread_state().flags & T_TAPE
+            and kernels.loop[op][t.v.dtype] != NULL
+            and not (tpf_op_kind[op] == TPF_KIND_FLOAT and not is_float(t.v.dtype))):
+        execute_typed(op, t.v.dtype, t.v, t.v, u.v, NULL, False)
+        return t
     args[0] = <PyObject *>t
     args[1] = <PyObject *>other
     if not is_float(t.v.dtype) and (tpf_op_kind[op] == TPF_KIND_FLOAT or PyFloat_CheckExact(other)
                                     or (u is not None and is_float(u.v.dtype))):
         raise errors.DTypeError(f"[{name}] a float result does not fit a tensor of dtype {dtype_name(t.v.dtype)}. "
                                 "Use .astype('float32') first, or write t = t op x.")
+    if t.v.dtype <= TPF_UINT8 and (u.v.dtype > t.v.dtype if u is not None else
+                                   t.v.dtype == TPF_BOOL and not PyBool_Check(other)):
+        raise errors.DTypeError(f"[{name}] an integer result does not fit a tensor of dtype {dtype_name(t.v.dtype)}. "
+                                "Use .astype('int64') first, or write t = t op x.")
     r = elementwise(op, 2, args)
     rebind(t, op_astype(r, t.v.dtype))
     return t
@@ -322,6 +329,7 @@ cdef class Tensor:
                 after = g._grad
                 g._grad = None
                 g = after
+                after = None
 
     # ---- facts
 
@@ -393,6 +401,10 @@ cdef class Tensor:
                                         f"got {describe(g.v)}.")
         self._grad = value
 
+    @grad.deleter
+    def grad(self):
+        self._grad = None
+
     def requires_grad_(self, bint requires_grad=True):
         """Make this tensor a leaf that requires grad (or not); returns the tensor. Integer and bool: DTypeError."""
         cdef ThreadState *ts = thread_state()
@@ -443,6 +455,8 @@ cdef class Tensor:
         if self.node == NULL or not self.node.flags & E_GRAD:
             raise errors.TapeError("[retain_grad] the tensor does not require grad.")
         if not self.node.flags & E_LEAF:
+            if self.node.tensor != NULL and self.node.tensor != <PyObject *>self:
+                rebind(self, op_identity(self))  # the place is another tensor's, which retains its own
             self.node.tensor = <PyObject *>self
             self.node.flags |= E_WATCHED
 
@@ -461,9 +475,10 @@ cdef class Tensor:
             Py_INCREF(hooks)
             self.node.hooks = <PyObject *>hooks
         hooks = <list>self.node.hooks
-        hooks.append(fn)
+        hook = [fn]  # registered twice, a function is two hooks
+        hooks.append(hook)
         self.node.flags |= E_WATCHED
-        return _Hook(hooks, fn)
+        return _Hook(hooks, hook)
 
     def detach(self):
         """The same value, not recorded."""
@@ -481,7 +496,7 @@ cdef class Tensor:
         Always allowed; nothing is recorded, and later writes to the tensor do not show in the array.
         """
         cdef object array = to_numpy(self.v)
-        return array.copy() if copy else array
+        return _creation.copied(array, array.dtype, "numpy") if copy else array
 
     def item(self):
         """The value of a tensor of one element as a Python number."""
@@ -558,7 +573,8 @@ cdef class Tensor:
         return (self[i] for i in range(self.v.shape[0]))
 
     def __contains__(self, x):
-        return bool((self == x).sum() != 0)
+        found = self == x
+        return _bool(found.sum() != 0) if isinstance(found, Tensor) else False
 
     def __copy__(self):
         return op_identity(self) if not self.is_leaf else wrap(owned(self.v), NULL).requires_grad_(self.requires_grad)
@@ -586,8 +602,8 @@ cdef class Tensor:
         if dtype is not None and numpy.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError(f"[np.asarray] dtype {dtype} needs a copy of a {dtype_name(self.v.dtype)} tensor.")
-            return array.astype(dtype)
-        return array.copy() if copy else array
+            return _creation.copied(array, dtype, "np.asarray")
+        return _creation.copied(array, array.dtype, "np.asarray") if copy else array
 
     cdef int refuse_numpy(self, str what) except -1:
         if self.node != NULL and self.node.flags & E_GRAD and thread_state().flags & T_GRAD:
@@ -681,10 +697,8 @@ cdef class Tensor:
 
     def assign(self, value):
         """Give this tensor object another value of its shape (value is broadcast and cast); returns the tensor."""
-        cdef Tensor v
-        cdef int64_t params[257]
+        cdef Tensor v = cast_for_write(as_tensor(value), self.v.dtype, "assign")
         check_write(self, "assign")
-        v = cast_for_write(as_tensor(value), self.v.dtype, "assign")
         if not same_shape(v.v, self.v):
             v = op_broadcast_for_write(v, self.v, "assign")
         rebind(self, v)
@@ -781,16 +795,18 @@ cdef int no_out(object out, object dtype) except -1:
 cdef class _Hook:
     """Undoes register_hook."""
     cdef list hooks
-    cdef object fn
+    cdef list hook
 
-    def __init__(self, hooks, fn):
+    def __init__(self, hooks, hook):
         self.hooks = hooks
-        self.fn = fn
+        self.hook = hook
 
     def remove(self):
         """Do not call the hook any more."""
-        if self.fn in self.hooks:
-            self.hooks.remove(self.fn)
+        for i in range(len(self.hooks)):
+            if self.hooks[i] is self.hook:
+                del self.hooks[i]
+                break
 
 
 # ---- the type itself: no empty tensors, and hooks that refer to their tensor are garbage like any other cycle
