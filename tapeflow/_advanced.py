@@ -12,15 +12,15 @@ import numpy as np
 from tapeflow import _core, _creation, errors
 from tapeflow._core import Tensor
 
-EMPTY = np.zeros(0, np.int64)  # what an empty list says as an index
-
 
 def _plain(index: Any) -> Any:
     """The index with tensors as arrays."""
     if isinstance(index, tuple):
         return tuple(_plain(i) for i in index)
     if isinstance(index, list):
-        index = _creation.asarray(index) if index else EMPTY
+        index = _creation.asarray(index)
+        if index.size == 0 and index.dtype.kind == "f":  # a list without elements says nothing about its dtype
+            index = index.astype(np.int64)
     return index.numpy() if isinstance(index, Tensor) else index
 
 
@@ -32,6 +32,8 @@ def positions(shape: tuple[int, ...], index: Any, op: str) -> np.ndarray[Any, An
             raise errors.TensorIndexError(
                 f"[{op}] index arrays must be integers or bool, got dtype {i.dtype}. Use .astype('int64')."
             )
+        if isinstance(i, np.ndarray) and i.dtype == np.uint64 and i.size and i.max() >= 1 << 63:
+            raise errors.TensorIndexError(f"[{op}] index {i.max()} is out of range for a tensor of shape {shape}.")
     size = math.prod(shape)
     try:
         with _creation.allocation(op, f"an array of the {size} positions"):

@@ -64,6 +64,8 @@ cdef extern from "platform.h" nogil:
         TPF_MIN
         TPF_ARGMAX
     const bint POOLED "TPF_POOLED"
+    const bint ASSERTING "TPF_ASSERTING"
+    void ensure "tpf_ensure"(bint, const char *)
     ctypedef void (*tpf_loop)(void *, const void *, const void *, const void *, int64_t) noexcept nogil
     ctypedef void (*tpf_vjp)(void *, const void *, const void *, const void *, const void *, const void *, int64_t,
                             int) noexcept nogil
@@ -120,6 +122,8 @@ cdef extern from "platform.h" nogil:
     void *tpf_aligned_alloc(size_t, size_t)
     void tpf_aligned_free(void *)
     void tpf_advise_huge(void *, size_t)
+    void tpf_poison(void *, size_t)
+    void tpf_unpoison(void *, size_t)
     int clz64(uint64_t)
     const tpf_kernels *tpf_choose_kernels(int)
     void *tpf_get_thread()

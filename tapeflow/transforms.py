@@ -95,12 +95,12 @@ def value_and_grad(
     for n in wanted:
         if isinstance(n, bool) or not isinstance(n, int):
             raise errors.TapeError(f"[grad] argnums must be an int or a tuple of ints, got {argnums!r}.")
-    if len(set(wanted)) < len(wanted):
-        raise errors.TapeError(f"[grad] argnums names an argument twice: {argnums!r}.")
 
     @functools.wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
         numbers = [_argnum(n, len(args)) for n in wanted]
+        if len(set(numbers)) < len(numbers):
+            raise errors.TapeError(f"[grad] argnums names an argument twice: {argnums!r}.")
         leaves, structure = flatten([args[n] for n in numbers])
         primals = [_primal(x) for x in leaves]
         token = _core.trace_begin()
@@ -214,16 +214,17 @@ def tape_gradient(
     starts = [None] * len(targets) if seeds is None else flatten(seeds)[0]
     if len(starts) != len(targets):
         raise errors.TapeError(f"[Tape.gradient] output_gradients has {len(starts)} leaves, target {len(targets)}.")
-    pairs = [(t, s) for t, s in zip(targets, starts, strict=True) if t.requires_grad]
-    if not pairs:
+    # a watched tensor may be a target, too, and has left its place when the tape was closed
+    started = [(t, s, node_of(t)) for t, s in zip(targets, starts, strict=True)]
+    started = [(t, s, place) for t, s, place in started if place is not None and place.requires_grad]
+    if not started:
         raise errors.TapeError(
             f"[Tape.gradient] the target{'' if len(targets) == 1 else 's'} {', '.join(str(t.shape) for t in targets)} "
             f"depend{'s' if len(targets) == 1 else ''} on nothing that was recorded. "
             "Watch a tensor, or use one that requires grad, inside the tape."
         )
-    grads = _core.run_backward(
-        [t for t, _ in pairs], [s for _, s in pairs], [node_of(s) for s in given], recorded, True
-    )
+    roots, cotangents, places = (list(part) for part in zip(*started, strict=True))
+    grads = _core.run_backward(roots, cotangents, [node_of(s) for s in given], recorded, True, places)
     if unconnected == "zero":
         grads = [_creation.zeros_like(s) if g is None else g for s, g in zip(given, grads, strict=True)]
     return unflatten(structure, grads)

@@ -190,6 +190,20 @@ def test_linspace(args):
         )
 
 
+def test_arange_at_the_ends_of_64_bits():
+    top, low = 2**63 - 1, -(2**63)
+    assert tp.arange(top - 1, top).tolist() == [top - 1]
+    assert tp.arange(low, low + 2).tolist() == [low, low + 1]
+    assert tp.arange(low, top, 2**62).tolist() == [low, -(2**62), 0, 2**62]
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8"])
+def test_shapes_given_as_arrays(dtype):
+    shape = np.array([2, 3], dtype)
+    assert tp.zeros(shape).shape == tp.ones(6).reshape(shape).shape == (2, 3)
+    assert tp.broadcast_to(tp.ones(3), shape).shape == tp.full(shape, 1.0).shape == (2, 3)
+
+
 def test_dtype_arguments_of_every_spelling():
     for name in DTYPES:
         for spelling in (dtype_of(name), name, np.dtype(name), np.dtype(name).type):
@@ -508,6 +522,31 @@ def test_in_place_operators_never_change_the_dtype():
         with pytest.raises(TypeError, match="int32"):
             act()
     assert_same(i, np.array([3, 4], "int32"))
+
+
+NARROW = [  # dtype of the tensor, operands that fit, operands that do not
+    ("bool", [True, np.True_, [True]], [1, np.int64(1), tp.tensor([2]), np.array([1], "uint8")]),
+    (
+        "uint8",
+        [3, True, tp.tensor([3], dtype=tp.uint8)],
+        [300, -1, np.int64(3), tp.tensor([300]), np.array([3], "int32")],
+    ),
+]
+
+
+@pytest.mark.parametrize(("dtype", "fit", "others"), NARROW)
+def test_in_place_operators_do_not_narrow_to_bool_or_uint8(dtype, fit, others):
+    t = tp.ones((1,), dtype=dtype)
+    for act in (operator.iadd, operator.imul, tp.Tensor.assign_add):
+        for x in others:
+            with pytest.raises(tp.TapeflowError, match=dtype):
+                act(t, x)
+            assert_same(t, np.ones(1, dtype))
+        for x in fit:
+            a = np.ones(1, dtype)
+            b = tp.tensor(a)
+            act(b, tp.tensor(x) if isinstance(x, list) else x)
+            assert_same(b, a * np.asarray(host(x), dtype) if act is operator.imul else a + np.asarray(host(x), dtype))
 
 
 @pytest.mark.parametrize("symbol", IN_PLACE)

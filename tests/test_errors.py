@@ -7,6 +7,8 @@ import contextlib
 import copy
 import operator
 import pickle
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import numpy as np
@@ -69,6 +71,9 @@ SHAPES = {
     "huge_arange": (lambda s: tp.arange(2**61), HUGE, "arange"),
     "arange_of_inf": (lambda s: tp.arange(float("inf")), (ValueError, OverflowError), "arange"),
     "arange_step_0": (lambda s: tp.arange(0, 5, 0), (ValueError, ZeroDivisionError), "arange"),
+    "arange_steps_beyond_64_bits": (lambda s: tp.arange(0, 1e308, 1e-308), HUGE, "arange"),
+    "arange_beyond_64_bits": (lambda s: tp.arange(2**70, 2**70 + 3), tp.TapeflowError, "arange"),
+    "arange_stop_beyond_64_bits": (lambda s: tp.arange(2**63 - 2, 2**63 + 1), tp.TapeflowError, "arange"),
     "linspace_negative": (lambda s: tp.linspace(0.0, 1.0, -1), ValueError, "linspace.*-1"),
     "zeros_negative": (lambda s: tp.zeros((2, -3)), ValueError, r"zeros.*-3"),
     "zeros_fraction": (lambda s: tp.zeros((2.5,)), TypeError, "zeros|float|2.5"),
@@ -228,6 +233,7 @@ OTHERS = {
     "no_such_attribute": (lambda s: s.x.nonsense, AttributeError, "nonsense"),
     "argnums": (lambda s: tp.grad(lambda x: x, argnums=3)(1.0), tp.TapeflowError, "3"),
     "argnums_text": (lambda s: tp.grad(lambda x: x, argnums="a")(1.0), tp.TapeflowError, "argnums"),
+    "argnums_doubled": (lambda s: tp.grad(lambda x: x * x, argnums=(0, 0))(1.0), tp.TapeflowError, "argnums.*0, 0"),
     "grad_of_no_function": (lambda s: tp.grad(3)(1.0), tp.TapeflowError, "function"),
     "grad_of_a_number": (lambda s: tp.grad(lambda x: 3.0)(1.0), (tp.TapeError, TypeError), "grad"),
     "grad_of_text": (lambda s: tp.grad(lambda x: "a")(1.0), (tp.TapeError, TypeError), "grad"),
@@ -239,6 +245,8 @@ OTHERS = {
     "tape_source": (lambda s: s.tape.gradient(s.y, ["a"]), tp.TapeflowError, "str"),
     "tape_target": (lambda s: s.tape.gradient("a", s.x), tp.TapeflowError, "str"),
     "watch": (lambda s: s.tape.watch("a"), tp.TapeflowError, "watch.*str"),
+    "tape_watch_number": (lambda s: tp.Tape(watch=3), tp.TapeError, "watch.*int"),
+    "tape_watch_numbers": (lambda s: tp.Tape(watch=[3]).__enter__(), tp.TapeError, "int"),
     "watch_int": (lambda s: s.tape.watch(s.i), TypeError, "int64"),
     "enter_twice": (lambda s: s.tape.__enter__(), tp.TapeError, ""),
     "hook": (lambda s: s.y.register_hook("a"), tp.TapeflowError, "callable"),
@@ -459,12 +467,17 @@ TOO_LARGE = {
     "uniform": lambda b: tp.random.uniform(0.0, 1.0, b.shape),
     "permutation": lambda b: tp.random.permutation(1 << 42),
     "deepcopy": copy.deepcopy,
+    "numpy": lambda b: b.numpy(copy=True),
+    "array": np.array,
+    "array_dtype": lambda b: b.__array__(np.float64),
+    "pickle": pickle.dumps,
+    "dlpack": lambda b: b.__dlpack__(),
 }
 
 
 @pytest.mark.parametrize("name", sorted(TOO_LARGE))
 def test_what_does_not_fit_into_memory_is_one_kind_of_error(name):
-    with pytest.raises(tp.DeviceOutOfMemory, match=r"^\[\w+\] "):
+    with pytest.raises(tp.DeviceOutOfMemory, match=r"^\[[\w.]+\] "):
         TOO_LARGE[name](STRETCHED)
     assert (tp.ones(2) + 1.0).tolist() == [2.0, 2.0]
 
@@ -487,3 +500,17 @@ def test_a_tape_without_its_init():
         with tape:
             y = x * x
         assert len(tape) == 1 and tape.gradient(y, x).item() == 6.0
+
+
+@pytest.mark.parametrize("index", [[0, -1], np.array([0, -1]), tp.tensor([0, -1])])
+def test_rows_of_a_huge_stretched_table_take_the_memory_of_the_rows(index):
+    assert STRETCHED[index].sum().item() == 1 << 21
+
+
+def test_an_empty_node_is_no_source():
+    program = (
+        "import tapeflow as tp\nfrom tapeflow import _core\ny = tp.tensor(1.0, requires_grad=True) * 2\n"
+        "try:\n    _core.run_backward([y], [None], [_core.Node()], False, False)\n"
+        "except (TypeError, tp.TapeflowError):\n    pass\n"
+    )
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0

@@ -777,3 +777,53 @@ def test_a_seed_whose_conversion_changes_the_target():
     with pytest.raises(tp.TapeError, match="freed"):
         y.backward(Running(lambda: y.backward(tp.ones(2)), [1.0, 1.0]))
     assert x.grad.tolist() == [4.0, 8.0]
+
+
+def test_a_value_whose_conversion_makes_the_target_a_leaf():
+    class Value:
+        def __array__(self, dtype=None, copy=None):
+            x.requires_grad_()
+            return np.ones(3)
+
+    for write in (
+        lambda x: x.assign(Value()),
+        lambda x: x.assign_add(Value()),
+        lambda x: x.__setitem__(slice(None), Value()),
+        lambda x: x.__setitem__([0, 1, 2], Value()),
+    ):
+        x = tp.zeros(3, dtype="float64")
+        with pytest.raises(tp.TapeError, match="leaf"):
+            write(x)
+        assert x.is_leaf and x.requires_grad and x.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "uint8", "uint16", "uint32", "uint64"])
+def test_index_arrays_of_every_integer_dtype(dtype):
+    a, index = np.arange(12.0).reshape(4, 3), np.array([[3, 0], [1, 1]], dtype)
+    t = tp.tensor(a)
+    assert_same(t[index], a[index])
+    assert_same(t[index, [0, 2]], a[index, [0, 2]])
+    assert_same(tp.take(t, index[0], axis=1 - 1), a[index[0]])
+    t[index[0]] = 7.0
+    a[index[0]] = 7.0
+    assert_same(t, a)
+
+
+def test_a_writes_backward_changes_no_cotangent_of_others():
+    """The cotangent of a written tensor is cleared in place where the walk alone holds it."""
+    for create_graph in (False, True):
+        x, u, kept = leaves(np.ones(3), np.ones(3)) + [[]]
+        a, b = x * 2.0, u * 3.0
+        a[0], b[1] = x[1], u[2]
+        a.retain_grad()
+        b.register_hook(kept.append)
+        seed = tp.tensor([1.0, 2.0, 4.0], dtype=tp.float64)
+        (a + b).backward(seed, create_graph=create_graph)
+        assert seed.tolist() == a.grad.tolist() == kept[0].tolist() == [1.0, 2.0, 4.0]
+        assert x.grad.tolist() == [0.0, 5.0, 8.0] and u.grad.tolist() == [3.0, 0.0, 14.0]
+        before = x * 1.0
+        y = before * 1.0
+        y[:2] = 0.0
+        x.grad = None
+        (before + y).sum().backward(create_graph=create_graph)
+        assert x.grad.tolist() == [1.0, 1.0, 2.0]

@@ -227,6 +227,19 @@ def test_cross_entropy_of_any_rank_averages_over_every_row(shape):
     check_vjp(lambda t: tp.cross_entropy(t, tp.tensor(labels)), x, label=f"rank {shape}")
 
 
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_cross_entropy_keeps_the_labels_it_has_checked(create_graph):
+    labels, logits = np.array([0, 3, 1, 2]), np.ones((4, 5))
+    (want,) = gradients(lambda x: tp.cross_entropy(x, tp.tensor(labels)), logits)
+    for step in (1, 2):
+        held = np.repeat(labels, step)
+        x = leaves(logits)[0]
+        loss = tp.cross_entropy(x, tp.asarray(held, copy=False)[::step])
+        held[:] = 10**9  # their owner may write to them after the check
+        loss.backward(create_graph=create_graph)
+        assert_same(x.grad, want)
+
+
 def test_cross_entropy_of_probabilities():
     x, p = draw(rng_for("x"), (3, 4)), naive_softmax(draw(rng_for("p"), (3, 4))).astype(float)
     want = -(p * naive_log_softmax(x)).sum(1).mean()

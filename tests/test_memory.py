@@ -240,6 +240,29 @@ def test_the_time_of_a_chain_is_linear():
     assert min(seconds(8 * n) for _ in range(2)) < 8 * 4 * min(seconds(n) for _ in range(3)) + 0.01
 
 
+@pytest.mark.parametrize("way", ["backward", "tape"])
+def test_the_time_of_many_writes_is_linear(way):
+    def seconds(n):
+        x = leaf(np.ones(n))
+        with tp.Tape() as tape:
+            t = x * 1.0
+            for i in range(n):
+                t[i] = x[i] * 2.0
+            s = t.sum()
+        start = time.perf_counter()
+        if way == "backward":
+            s.backward()
+        else:
+            x.grad = tape.gradient(s, x)
+        spent = time.perf_counter() - start
+        assert x.grad.numpy().min() == x.grad.numpy().max() == 2.0
+        return spent
+
+    n = 4000
+    seconds(n)
+    assert min(seconds(8 * n) for _ in range(2)) < 8 * 4 * min(seconds(n) for _ in range(3)) + 0.01
+
+
 def test_a_deep_tape_is_freed_on_a_small_stack():
     def work():
         x = leaf([1.0])
@@ -533,8 +556,6 @@ def run_apart(program):
 
 
 CHAINS = """
-import gc
-import tapeflow as tp
 class Hook:
     def __init__(self, t): self.t = t
     def __call__(self, g): pass
@@ -557,12 +578,46 @@ del t
 t = views()
 del t
 gc.collect()
-print("fine")
 """
+DEEP = {
+    "hooks_tapes_and_views": CHAINS,
+    "gradients": """
+t = tp.tensor(1.0)
+for _ in range(1_000_000):
+    u = tp.tensor(1.0)
+    u.grad = t
+    t = u
+del t, u
+""",
+    "gradients_in_a_cycle": """
+first = t = tp.tensor(1.0)
+for _ in range(1_000_000):
+    u = tp.tensor(1.0)
+    u.grad = t
+    t = u
+first.grad = t
+del t, u, first
+gc.collect()
+""",
+    "exports": """
+t = tp.ones(3)
+for _ in range(200_000):
+    t = tp.asarray(t.numpy(), copy=False)
+del t
+""",
+    "dlpack": """
+t = tp.ones(3)
+for _ in range(200_000):
+    t = tp.from_dlpack(np.from_dlpack(t))
+del t
+""",
+}
 
 
-def test_chains_of_hooks_tapes_and_views_are_freed_without_recursion():
-    assert run_apart(CHAINS) == "fine\n"
+@pytest.mark.parametrize("name", sorted(DEEP))
+def test_a_deep_chain_is_freed_without_recursion(name):
+    program = "import gc\nimport numpy as np\nimport tapeflow as tp\n" + DEEP[name] + "print('fine')\n"
+    assert run_apart(program) == "fine\n"
 
 
 ENDING = """

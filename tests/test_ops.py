@@ -837,6 +837,11 @@ def test_integer_pow(dtype):
             tp.tensor(base) ** -1
         with pytest.raises(ValueError, match="negative"):
             tp.pow(tp.tensor(base), tp.tensor(np.array([1, 1, 1, 1, -2], dtype)))
+        negative = np.array([-1], dtype)
+        for a, b in ((tp.tensor([2]), negative), (np.array([2]), tp.tensor(negative)), (tp.tensor(2), negative[0])):
+            for f in (tp.pow, lambda a, b: a**b):
+                with pytest.raises(ValueError, match="negative"):
+                    f(a, b)
 
 
 # ---- saturation and overflow of gradients ----

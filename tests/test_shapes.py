@@ -393,3 +393,17 @@ def test_iteration_and_rows_are_tensors(dtype):
     assert [r.shape for r in rows] == [(3,), (3,)]
     assert_same(rows[1], x[:, 1])
     assert rows[0].dtype == dtype_of(dtype)
+
+
+def test_axes_that_tell_their_number_differently():
+    class Axes(tuple):
+        def __iter__(self):
+            return iter(())
+
+    class Longer(list):
+        def __len__(self):
+            return 60
+
+    t = tp.ones((2, 2))
+    assert tp.expand_dims(t, Axes((0,) * 60)).shape in ((2, 2), (1,) * 60 + (2, 2))
+    assert tp.expand_dims(t, Longer([0])).shape == (1, 2, 2)

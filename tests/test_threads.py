@@ -297,3 +297,64 @@ def test_a_tape_is_closed_for_the_thread_that_opened_it():
     with tp.Tape() as other:
         _ = tp.ones(3) * 2.0
     assert len(other) == 1
+
+
+def test_one_mode_object_in_two_threads():
+    mode, inside, done, out = tp.no_grad(), threading.Event(), threading.Event(), []
+
+    def first():
+        with mode:
+            inside.set()
+            done.wait(10)
+        out.append(tp.is_grad_enabled())
+
+    def second():
+        inside.wait(10)
+        with tp.no_grad():
+            with mode:
+                done.set()
+                one.join(10)
+            out.append(tp.is_grad_enabled())
+
+    one, two = threading.Thread(target=first), threading.Thread(target=second)
+    one.start()
+    two.start()
+    two.join(10)
+    assert out == [True, False]
+
+
+def test_a_second_opening_elsewhere_changes_nothing():
+    tape, errors = tp.Tape(), []
+
+    def enter():
+        try:
+            tape.__enter__()
+        except tp.TapeError as error:
+            errors.append(error)
+
+    with tape:
+        thread = threading.Thread(target=enter)
+        thread.start()
+        thread.join(30)
+        _ = tp.ones(3) * 2.0
+    length = len(tape)
+    _ = tp.ones(3) * 2.0
+    assert len(errors) == 1 and len(tape) == length
+
+
+def test_what_another_thread_recorded_is_older_than_a_functions_arguments():
+    made = []
+
+    def record(k):
+        w = y = tp.tensor(2.0, dtype=tp.float64, requires_grad=True)
+        for _ in range(1000):
+            y = y * 1.0
+        made.extend([w, y])
+
+    together(record, 1)  # it ends before the next begins
+    together(lambda k: made.append(tp.grad(lambda x: x * made[1])(1.0)), 1)
+    w, y, g = made
+    assert g.requires_grad and g.item() == 2.0
+    g.backward(retain_graph=True)
+    y.backward()
+    assert w.grad.item() == 2.0

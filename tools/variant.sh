@@ -20,13 +20,21 @@ export TAPEFLOW_BUILD=$variant
 "$python" setup.py -q build_ext --inplace
 
 export HYPOTHESIS_PROFILE=${HYPOTHESIS_PROFILE:-quick}
+# --capture=sys: what a sanitizer writes before it ends the process is to be seen.
+pytest=(-m pytest -q -p no:cacheprovider --capture=sys)
 if [ "$variant" = asan ]; then
+    # detect_leaks, leak_check_at_exit: leaks are looked for by tools/leaks.py, before the interpreter is torn down.
+    # allocator_may_return_null: tests ask for more memory than there is and expect an error.
+    # handle_segv=2, abort_on_error: not pytest's faulthandler but the sanitizer reports a fault; the abort that
+    #     follows then shows the Python stack, and so the test.
+    # quarantine_size_mb: at the default of 256, freed blocks alone are what tests of resident memory see growing.
+    asan=detect_leaks=1:leak_check_at_exit=0:allocator_may_return_null=1:handle_segv=2:abort_on_error=1
+    export ASAN_OPTIONS=$asan:quarantine_size_mb=16:${ASAN_OPTIONS:-}
+    export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1:abort_on_error=1:${UBSAN_OPTIONS:-}
+    export PYTHONMALLOC=malloc
     # libstdc++ is loaded with it, so that exceptions of other libraries find the sanitizer's hook.
     cc=${CC:-cc}
     preload="$($cc -print-file-name=libasan.so) $($cc -print-file-name=libstdc++.so.6)"
-    export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1:${ASAN_OPTIONS:-}
-    export UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1
-    export PYTHONMALLOC=malloc
-    LD_PRELOAD=$preload exec "$python" -m pytest -q -p no:cacheprovider "$@"
+    LD_PRELOAD=$preload exec "$python" "${pytest[@]}" -p tools.leaks "$@"
 fi
-exec "$python" -m pytest -q -p no:cacheprovider "$@"
+exec "$python" "${pytest[@]}" "$@"

@@ -69,6 +69,11 @@ cdef void cell_drop(Cell *c) noexcept:
         free(c)
 
 
+cdef inline void ensure_like(Value *x, Value *g) noexcept:
+    if ASSERTING:
+        ensure(same_shape(x, g) and x.dtype == g.dtype, b"a cotangent has the shape and dtype of its value")
+
+
 cdef class Walk:
     cdef Cell **heap
     cdef int n, room
@@ -221,6 +226,11 @@ cdef class Walk:
             value_release(v)
             entry_release(node)
             raise
+        if ASSERTING:
+            if e.flags & E_LEAF and e.tensor != NULL:
+                ensure_like((<Tensor>e.tensor).v, v)
+            elif e.val[3] != NULL:
+                ensure_like(e.val[3], v)
         if s.v == NULL:
             s.v = v
             s.node = node
@@ -235,6 +245,7 @@ cdef class Walk:
 
     cdef int accumulate(self, Slot *s, Value *v, Entry *node) except -1:
         cdef Tensor total
+        ensure_like(s.v, v)
         if not self.composed and value_is_mine(s.v):
             try:
                 execute_typed(OP_ADD, s.v.dtype, s.v, s.v, v, NULL, True)
@@ -299,7 +310,7 @@ cdef class Walk:
         """Push the cotangent s of e to e's inputs."""
         cdef Value *vals[4]
         cdef int i
-        if e.flags & E_WATCHED and not e.flags & E_FREED:
+        if e.flags & E_WATCHED:
             self.look(e, s)  # a hook may walk here, too
         if self.sources is not None and e.number == self.floor:
             return 0  # the lowest source: nothing behind it is wanted, freed or not
@@ -533,8 +544,8 @@ cdef Tensor packed(Tensor g):
     return wrap(v, g.node)
 
 
-cdef int check_target(Tensor t) except -1:
-    if t.node == NULL or not t.node.flags & E_GRAD:
+cdef int check_target(Tensor t, Node node) except -1:
+    if node is None or node.e == NULL or not node.e.flags & E_GRAD:
         raise errors.TapeError(f"[backward] the target {describe(t.v)} depends on nothing that was recorded. Compute "
                                "it, outside of no_grad, from a tensor that requires grad or is watched by a Tape.")
     return 0
@@ -557,22 +568,26 @@ cdef Tensor checked_seed(Tensor t, seed):
     return packed(s) if s.v.buf.foreign else s
 
 
-def run_backward(list targets, list seeds, sources, bint composed, bint retain):
-    """Walk from targets with seeds. sources: None to add into the leaves' .grad, or a list of Nodes (or None) whose
-    cotangents are returned as a list of Tensors (None where nothing arrived)."""
+def run_backward(list targets, list seeds, sources, bint composed, bint retain, places=None):
+    """Walk from targets (at places, a list of Nodes, or where they are now) with seeds.
+
+    sources: None to add into the leaves' .grad, or a list of Nodes (or None) whose cotangents are returned as a list of
+    Tensors (None where nothing arrived).
+    """
     cdef Walk walk = Walk.__new__(Walk)
     cdef ThreadState *ts = thread_state()
     cdef int flags = ts.flags
     cdef Tensor t
     cdef Node node
     cdef list starts = []
-    for target, seed in zip(targets, seeds):
+    for i, (target, seed) in enumerate(zip(targets, seeds)):
         if not isinstance(target, Tensor):
             raise errors.TapeError(f"[backward] expected a Tensor, got {type(target).__name__}.")
         t = target
-        check_target(t)
         # the Node keeps the place, whatever the conversion of a seed does to the tensor
-        starts.append((node_of(t), checked_seed(t, seed)))
+        node = node_of(t) if places is None else places[i]
+        check_target(t, node)
+        starts.append((node, checked_seed(t, seed)))
     walk.composed = composed
     walk.retain = retain or composed
     walk.retained = []

@@ -102,6 +102,7 @@ cdef int execute_typed(int op, int dtype, Value *out, Value *a, Value *b, Value 
     cdef tpf_loop loop = kernels.loop[op][dtype]
     cdef tpf_call call
     cdef int64_t strides[3][64]
+    ensure_writable(out)
     if (out.size < RELEASE_GIL and direct(a, first, out.size) and direct(b, dtype, out.size)
             and direct(c, dtype, out.size)):
         if out.size:
@@ -128,6 +129,7 @@ cdef int execute_vjp(int op, int i, Value *out, Value *g, Value **vals, int acc)
     cdef tpf_call call
     cdef int64_t strides[5][64]
     cdef int k
+    ensure_writable(out)
     for k in range(4):
         v[k] = vals[k] if needs >> k & 1 else NULL
     if (out.size < RELEASE_GIL and direct(g, dtype, out.size) and direct(v[0], first, out.size)

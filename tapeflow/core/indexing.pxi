@@ -113,7 +113,7 @@ cdef Tensor get_item(Tensor t, object index):
         return op_window(t, w.params, 0, w.shape, w.axis)
     index = exact_index(index)
     if isinstance(index, list):
-        index = as_tensor(index) if index else _advanced.EMPTY
+        index = index_list(index)
     cdef bint advanced = has_array_index(index)
     if advanced and not isinstance(index, tuple) and is_int_array(index) and t.v.ndim:
         return op_take(t, checked_indices(index, t.v.shape[0], 0, b"index"), 0)  # rows of a table
@@ -126,6 +126,12 @@ cdef Tensor get_item(Tensor t, object index):
 cdef object exact_index(object index):
     """A tuple's items as they are: a subclass could tell its length and its items differently."""
     return tuple(index) if isinstance(index, tuple) and type(index) is not tuple else index
+
+
+cdef Tensor index_list(list index):
+    """A list of indices as a tensor; one without elements says nothing about its dtype."""
+    cdef Tensor t = as_tensor(index)
+    return op_astype(t, TPF_INT64) if t.v.size == 0 and is_float(t.v.dtype) else t
 
 
 cdef bint has_array_index(object index) except -1:

@@ -236,6 +236,7 @@ cdef Tensor window_like(Tensor x, const int64_t *params, Value *like):
 
 cdef int copy_into_window(Value *y, const int64_t *params, Value *src) except -1:
     """y[window] = src, which has the window's shape up to axes of size 1, and y's dtype. y must be ours to write."""
+    ensure_writable(y)
     cdef Value *w = window_view(y, params)
     cdef Value *s = NULL
     try:
@@ -388,6 +389,9 @@ cdef Tensor checked_indices(object indices, int64_t extent, int axis, const char
     """indices as a contiguous int64 tensor of values 0 .. extent-1."""
     if (isinstance(indices, (_ndarray, _np_generic)) and indices.dtype.kind in "iu"
             and indices.dtype not in _numpy_codes):
+        if indices.size and indices.max() > LARGEST:
+            raise errors.TensorIndexError(f"[{op.decode()}] index {indices.max()} is out of range for axis {axis} of "
+                                          f"size {extent}.")
         indices = indices.astype("int64")
     cdef Tensor t = as_tensor(indices)
     cdef Value *raw
@@ -493,6 +497,7 @@ cdef int scatter_into(Value *y, Value *idx, Value *updates, int axis) except -1:
     """y[..., idx[k], ...] += updates[..., k, ...] in the order of k; y is ours to write and contiguous."""
     cdef int64_t outer, inner
     cdef Value *src = value_contiguous(updates)
+    ensure_writable(y)
     around_axis(y, axis, &outer, &inner)
     if src.size:
         kernels.scatter_add[y.dtype](y.data, <int64_t *>idx.data, src.data, outer, y.shape[axis], idx.size, inner)

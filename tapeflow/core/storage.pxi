@@ -268,6 +268,11 @@ cdef inline bint value_is_mine(Value *v) noexcept:
     return v.owners == 1 and v.buf.owners == 1 and not v.buf.foreign and v.contiguous
 
 
+cdef inline void ensure_writable(Value *v) noexcept:
+    if ASSERTING and v.size:
+        ensure(v.buf.owners == 1 and not v.buf.foreign, b"memory with more than one owner is never written")
+
+
 cdef inline void set_contiguous_strides(Value *v) noexcept:
     cdef int64_t step = tpf_itemsize(v.dtype)
     cdef int d = v.ndim - 1

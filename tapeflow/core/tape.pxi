@@ -60,7 +60,7 @@ cdef struct ThreadState:
     int64_t lowest               # the smallest number of a differentiable entry read since the innermost tp.grad began
     Chunk *chunk
     int depth                    # of tp.grad
-    PyObject *tapes              # list of the open Tape windows of this thread
+    PyObject *tapes              # borrowed: list of the open Tape windows of this thread
     ThreadState *others          # all threads' records are linked
 
 cdef Chunk *chunk_free = NULL
@@ -72,9 +72,11 @@ cdef ThreadState *all_threads = NULL
 cdef int64_t ended_next = 1      # the largest number of the threads that have ended
 
 
+@cython.no_gc_clear
 cdef class _ThreadRecord:
     """Owns a thread's ThreadState; dies with the thread."""
     cdef ThreadState *ts
+    cdef list tapes              # never cleared before ts is gone, which borrows it
 
     def __dealloc__(self):
         global ended_next
@@ -85,7 +87,6 @@ cdef class _ThreadRecord:
             p[0] = self.ts.others
             if self.ts.next > ended_next:
                 ended_next = self.ts.next
-            Py_XDECREF(self.ts.tapes)
             if tpf_get_thread() == self.ts:
                 tpf_set_thread(NULL)
             if self.ts.chunk != NULL:
@@ -98,7 +99,6 @@ cdef object _records = threading.local()
 
 cdef ThreadState *thread_new() except NULL:
     global all_threads
-    cdef list tapes = []
     cdef _ThreadRecord record = _ThreadRecord.__new__(_ThreadRecord)
     cdef ThreadState *ts = <ThreadState *>calloc(1, sizeof(ThreadState))
     if ts == NULL:
@@ -108,8 +108,8 @@ cdef ThreadState *thread_new() except NULL:
     ts.others = all_threads
     all_threads = ts
     record.ts = ts
-    Py_INCREF(tapes)
-    ts.tapes = <PyObject *>tapes
+    record.tapes = []
+    ts.tapes = <PyObject *>record.tapes
     _records.record = record
     tpf_set_thread(ts)
     return ts
@@ -183,6 +183,7 @@ cdef inline Entry *entry_new(ThreadState *ts, int opcode, int nin) except NULL:
             chunk_leave(c)
         c = ts.chunk = chunk_new()
     e = &c.entries[c.fill]
+    tpf_unpoison(e, sizeof(Entry))
     e.slot = c.fill
     e.chunk = c
     c.fill += 1
@@ -202,6 +203,8 @@ cdef inline void entry_link(ThreadState *ts, Entry *e, Entry *src) noexcept:
     if src.number >= e.number:
         e.number = src.number + 1
         ts.next = e.number + 1
+    if ASSERTING:
+        ensure(src.number < e.number, b"an entry's number is larger than its inputs'")
     if src.flags & E_GRAD:
         e.flags |= E_GRAD
         if src.number < ts.lowest:
@@ -264,6 +267,7 @@ cdef void entry_retire(Entry *e) noexcept:
         else:
             free(e)
         return
+    tpf_poison(e, sizeof(Entry))
     c.live -= 1
     if c.live == 0:
         if c.current:
@@ -596,6 +600,10 @@ cdef class Tape:
 cdef class Node:
     """A tensor's place on the tape, held from Python."""
     cdef Entry *e
+
+    @property
+    def requires_grad(self):
+        return self.e != NULL and (self.e.flags & E_GRAD) != 0
 
     def __dealloc__(self):
         entry_release(self.e)

@@ -602,8 +602,8 @@ cdef class Tensor:
         if dtype is not None and numpy.dtype(dtype) != array.dtype:
             if copy is False:
                 raise ValueError(f"[np.asarray] dtype {dtype} needs a copy of a {dtype_name(self.v.dtype)} tensor.")
-            return _creation.copied(array, dtype, "np.asarray")
-        return _creation.copied(array, array.dtype, "np.asarray") if copy else array
+            return _creation.copied(array, dtype, "array")
+        return _creation.copied(array, array.dtype, "array") if copy else array
 
     cdef int refuse_numpy(self, str what) except -1:
         if self.node != NULL and self.node.flags & E_GRAD and thread_state().flags & T_GRAD:

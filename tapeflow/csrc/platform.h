@@ -28,11 +28,35 @@ static inline void tpf_advise_huge(void *p, size_t size) { (void)madvise(p, size
 static inline void tpf_advise_huge(void *p, size_t size) { (void)p, (void)size; }
 #endif
 
+/* TPF_DEBUG (sanitizer and boundscheck builds): the engine's invariants are asserted. */
+#ifdef TPF_DEBUG
+#include <stdio.h>
+#define TPF_ASSERTING 1
+static inline void tpf_ensure(int holds, const char *invariant) {
+    if (holds) return;
+    fprintf(stderr, "tapeflow: broken invariant: %s\n", invariant);
+    abort();
+}
+#else
+#define TPF_ASSERTING 0
+static inline void tpf_ensure(int holds, const char *invariant) { (void)holds, (void)invariant; }
+#endif
+
 /* TPF_NO_POOL (sanitizer builds): every buffer is its own malloc block of exactly its size. */
 #ifdef TPF_NO_POOL
 #define TPF_POOLED 0
 #else
 #define TPF_POOLED 1
+#endif
+
+/* A dead entry's slot in a chunk, hidden from the sanitizer until it is used again. */
+#ifdef __SANITIZE_ADDRESS__
+#include <sanitizer/asan_interface.h>
+#define tpf_poison(p, size) ASAN_POISON_MEMORY_REGION(p, size)
+#define tpf_unpoison(p, size) ASAN_UNPOISON_MEMORY_REGION(p, size)
+#else
+#define tpf_poison(p, size) ((void)(p), (void)(size))
+#define tpf_unpoison(p, size) ((void)(p), (void)(size))
 #endif
 
 #ifdef TPF_HAVE_X86_LEVELS
