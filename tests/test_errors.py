@@ -514,3 +514,8 @@ def test_an_empty_node_is_no_source():
         "except (TypeError, tp.TapeflowError):\n    pass\n"
     )
     assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+
+
+def test_argnums_doubled_by_a_negative_number():
+    with pytest.raises(tp.TapeflowError, match="argnums"):
+        tp.grad(lambda a, b: a * b, argnums=(1, -1))(2.0, 3.0)

@@ -827,3 +827,25 @@ def test_a_writes_backward_changes_no_cotangent_of_others():
         x.grad = None
         (before + y).sum().backward(create_graph=create_graph)
         assert x.grad.tolist() == [1.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("big", [2**64 - 1, 2**64 - 3, 2**63])
+def test_unsigned_indices_do_not_wrap(big):
+    index = np.array([big], "uint64")
+    for call in (lambda t: t[index], lambda t: tp.take(t, index), lambda t: t.__setitem__(index, 1.0)):
+        t = tp.zeros(3)
+        with pytest.raises(IndexError, match=str(big)):
+            call(t)
+        assert t.tolist() == [0.0] * 3
+
+
+@pytest.mark.parametrize("index", [[], [[]], [[], []], ([[]],), (slice(None), [[]]), ([[]], [[]])])
+def test_empty_lists_are_indices(index):
+    a = np.ones((3, 2), "float32")
+    t = tp.tensor(a)
+    want = a[
+        tuple(np.array(i, int) if isinstance(i, list) else i for i in (index if isinstance(index, tuple) else (index,)))
+    ]
+    assert t[index].shape == want.shape
+    t[index] = 7.0
+    assert t.tolist() == a.tolist()

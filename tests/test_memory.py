@@ -736,3 +736,35 @@ def test_a_write_may_free_a_hook_that_writes():
     assert y.tolist() == [5.0, 10.0]
     y.sum().backward()
     assert x.grad.tolist() == [5.0, 5.0]
+
+
+LEFT_OPEN = """
+import gc, threading
+import tapeflow as tp
+from tapeflow import _core
+class Late:  # the collector does not see it: it dies while the rest is cleared
+    __slots__ = ()
+    def __call__(self, g): pass
+    def __del__(self): ran.append(float(tp.ones(2).sum() * 1.5))
+def work():
+    tape = tp.Tape()
+    tape.__enter__()
+    x = tp.tensor(2.0, requires_grad=True)
+    x.register_hook(Late())
+    _ = x * x
+ran = []
+before = _core.entries_in_use()
+for _ in range(20):
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    del thread
+gc.collect()
+print(len(ran), _core.entries_in_use() - before, flush=True)
+work()
+"""
+
+
+def test_a_tape_left_open_dies_with_its_thread():
+    done = subprocess.run([sys.executable, "-c", LEFT_OPEN], capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout) == (0, "20 0\n"), done.stderr[-2000:]

@@ -331,3 +331,25 @@ def test_a_recorded_value_that_a_function_returns_stays_recorded():
     assert value.requires_grad and g.item() == 0.0
     value.backward()
     assert w.grad.item() == 6.0
+
+
+@pytest.mark.parametrize("watch", [True, False])
+def test_a_source_whose_own_graph_was_freed(watch):
+    w = leaf([1.0, 3.0])
+    y = w * w
+    seen = []
+    y.register_hook(seen.append)
+    y.sum().backward()
+    with tp.Tape(watch=[y] if watch else ()) as tape:
+        z = (y * y).sum()
+    assert tape.gradient(z, y).tolist() == [2.0, 18.0] and w.grad.tolist() == [2.0, 6.0]
+    with pytest.raises(tp.TapeError, match="freed"):
+        (y * y).sum().backward()
+
+
+def test_a_watched_target_counts_also_after_the_block():
+    x = tp.tensor(2.0)
+    with tp.Tape(watch=[x], persistent=True) as tape:
+        y = x * x
+        assert tape.gradient([y, x], x).item() == 5.0
+    assert tape.gradient([y, x], x).item() == 5.0 and tape.gradient(x, x).item() == 1.0
