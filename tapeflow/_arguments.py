@@ -1,0 +1,160 @@
+"""What the functions written in Python do with their arguments: tensors, axes, shapes, indices, masks, or an error that
+says what was given and what to do."""
+
+from __future__ import annotations
+
+import operator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tapeflow import _core, _creation, errors
+from tapeflow._core import Tensor
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    Host = NDArray[Any]
+
+_KINDS = {"b": 0, "u": 1, "i": 1, "f": 2}
+NUMBERS = {bool: 0, int: 1, float: 2}  # weak ones, of the same kinds
+
+
+def as_tensor(x: Any, op: str) -> Tensor:
+    """x itself, or anything that data can come in as a new constant."""
+    return x if isinstance(x, Tensor) else _creation.convert(x, op)
+
+
+def fresh(array: Host) -> Tensor:
+    """A tensor over an array that nobody else has."""
+    return _core.from_numpy(array, False, "tensor")
+
+
+def as_int(x: Any, op: str, what: str) -> int:
+    """x, if it is an int of any library."""
+    try:
+        return operator.index(x)
+    except TypeError:
+        raise errors.DTypeError(f"[{op}] {what} must be an int, got {type(x).__name__}.") from None
+
+
+def as_axis(axis: Any, ndim: int, op: str) -> int:
+    """axis as 0 .. ndim-1."""
+    if type(axis) is int and 0 <= axis < ndim:
+        return axis
+    a = as_int(axis, op, "axis")
+    if -ndim <= a < ndim:
+        return a % ndim
+    if not ndim:
+        raise errors.AxisError(f"[{op}] axis {a} is out of range: a 0-d tensor has no axes. Use tp.atleast_1d first.")
+    raise errors.AxisError(
+        f"[{op}] axis {a} is out of range for a tensor of {ndim} dimensions. Use an axis from {-ndim} to {ndim - 1}."
+    )
+
+
+def is_sequence(x: Any) -> bool:
+    """Whether x holds several values, in one of the forms that an argument may have."""
+    return isinstance(x, (tuple, list, range)) or (isinstance(x, (np.ndarray, Tensor)) and x.ndim > 0)
+
+
+def as_ints(x: Any, op: str, what: str) -> list[int]:
+    """An int or a sequence of ints as a list."""
+    if not is_sequence(x):
+        return [as_int(x, op, what)]
+    return [as_int(i, op, what) for i in (x.tolist() if isinstance(x, (np.ndarray, Tensor)) else x)]
+
+
+def as_axes(axis: Any, ndim: int, op: str) -> list[int]:
+    """An axis or several, each once."""
+    axes = [as_axis(a, ndim, op) for a in as_ints(axis, op, "axis")]
+    if len(set(axes)) < len(axes):
+        raise errors.ShapeError(f"[{op}] axis {axis} names an axis twice. Name each one once.")
+    return axes
+
+
+def flat(x: Tensor) -> Tensor:
+    """The elements in C order along one axis."""
+    return x if x.ndim == 1 else _core.reshape(x, (x.size,))
+
+
+def recorded(*tensors: Tensor) -> bool:
+    """Whether the gradient of one of them is wanted; otherwise NumPy may work on the values."""
+    return any(t.requires_grad for t in tensors) and _core.is_grad_enabled()
+
+
+def common_shape(op: str, *shapes: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape that shapes broadcast to."""
+    if all(shape == shapes[0] for shape in shapes):
+        return shapes[0] if shapes else ()
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        raise errors.ShapeError(
+            f"[{op}] shapes {', '.join(map(str, shapes))} do not broadcast: aligned from the right, sizes must be "
+            "equal or 1. Use reshape or expand_dims."
+        ) from None
+
+
+def fitting(value: Any, dtype: np.dtype[Any], op: str) -> Tensor:
+    """value as a tensor of this dtype; a value of a higher kind (a float for ints) does not fit."""
+    if type(value) in NUMBERS:
+        if NUMBERS[type(value)] <= _KINDS[dtype.kind] or type(value) is int and value in (0, 1):
+            return _core.full((), value, dtype)
+        raise errors.DTypeError(f"[{op}] {value!r} does not fit dtype {dtype}. Cast the tensor with .astype first.")
+    value = as_tensor(value, op)
+    if _KINDS[value.dtype.kind] > _KINDS[dtype.kind]:
+        raise errors.DTypeError(
+            f"[{op}] values of dtype {value.dtype} do not fit a tensor of dtype {dtype}. Cast one of them with .astype."
+        )
+    return value.astype(dtype)
+
+
+def as_mask(mask: Any, op: str) -> Tensor:
+    """A bool tensor."""
+    mask = as_tensor(mask, op)
+    if mask.dtype != np.bool_:
+        raise errors.DTypeError(f"[{op}] a mask must be bool, got dtype {mask.dtype}. Use a comparison, as x > 0.")
+    return mask
+
+
+def as_indices(indices: Any, op: str) -> Host:
+    """Integer indices as an array."""
+    if isinstance(indices, Tensor):
+        array = indices.numpy()
+    elif isinstance(indices, np.ndarray):
+        array = indices
+    else:
+        array = _creation.convert(indices, op).numpy()
+        if not array.size and array.dtype.kind == "f":
+            array = array.astype(np.int64)  # an empty list says nothing about its dtype
+    if array.dtype.kind not in "iu":
+        raise errors.DTypeError(
+            f"[{op}] indices must be integers, got dtype {array.dtype}. Use .astype('int64'), or a mask with tp.where."
+        )
+    return array if array.dtype == np.int64 else array.astype(np.int64)
+
+
+def in_range(indices: Host, extent: int, axis: int, op: str) -> Host:
+    """Indices counted from the start; one out of range is an error."""
+    if not indices.size:
+        return indices
+    low, high = indices.min(), indices.max()
+    if low < -extent or high >= extent:
+        bad = high if high >= extent else low
+        raise errors.TensorIndexError(f"[{op}] index {bad} is out of range for axis {axis} of size {extent}.")
+    return np.where(indices < 0, indices + extent, indices) if low < 0 else indices
+
+
+def positions(shape: tuple[int, ...], index: Host, axis: int) -> Host:
+    """The positions in C order of the elements at an index, in range, along an axis."""
+    start: Any = None  # of the line, along the axis, that each place of the other axes is in
+    stride = 1
+    for d in reversed(range(len(shape))):
+        if d == axis:
+            index = index * stride if stride != 1 else index
+        elif shape[d] != 1:
+            steps: Host = np.arange(0, shape[d] * stride, stride) if stride else np.zeros(shape[d], np.int64)
+            steps = steps.reshape((-1,) + (1,) * (len(shape) - 1 - d))
+            start = steps if start is None else start + steps
+        stride *= shape[d]
+    return index if start is None else index + start
