@@ -10,6 +10,7 @@ import zlib
 import numpy as np
 
 import tapeflow as tp
+from tapeflow.testing import layouts
 
 FLOATS = ("float32", "float64")
 INTS = ("uint8", "int32", "int64")
@@ -17,6 +18,7 @@ DTYPES = ("bool", *INTS, *FLOATS)
 WIDE = np.longdouble
 
 NAN, INF = float("nan"), float("inf")
+LAYOUTS, specials = layouts.LAYOUTS, layouts.special_points
 
 
 def dtype_of(name):
@@ -27,14 +29,6 @@ def dtype_of(name):
 def name_of(x):
     """The NumPy name of the dtype of a tensor, an array or a dtype."""
     return str(getattr(x, "dtype", x)).rsplit(".", 1)[-1]
-
-
-def specials(dtype):
-    """Every kind of float: signed zeros, subnormals, extremes, infinities, NaN, and values about 1."""
-    info = np.finfo(dtype)
-    tiny = info.smallest_subnormal
-    finite = [0.0, tiny, info.tiny / 4, info.tiny, info.eps, 0.5, 1.0, 1.5, 2.0, 3.0, 88.5, 710.0, 1e15, info.max]
-    return np.array([*finite, *(-v for v in finite), INF, -INF, NAN], dtype)
 
 
 def rng_for(*key):
@@ -104,27 +98,6 @@ def close(got, want, rtol=1e-6, atol=1e-6, label=""):
     """Approximate equality of shape and values, NaN equal to NaN."""
     np.testing.assert_allclose(host(got), host(want), rtol=rtol, atol=atol, equal_nan=True, err_msg=str(label))
     assert host(got).shape == host(want).shape, label
-
-
-# ---- layouts ----
-
-
-def _embed(x, pad, step):
-    """x inside a larger contiguous tensor full of a value that would show, and the slices that get it back."""
-    big = np.full([2 * pad + max(n * step, 1) for n in x.shape], 77).astype(x.dtype)
-    where = tuple(slice(pad, pad + n * step, step) for n in x.shape)
-    big[where] = x
-    return tp.tensor(big)[where]
-
-
-LAYOUTS = {  # ways to hold the same values
-    "plain": lambda x: tp.tensor(x),
-    "transposed": lambda x: tp.permute_dims(tp.tensor(np.array(x.T, order="C")), tuple(range(x.ndim))[::-1]),
-    "reversed": lambda x: tp.tensor(x[(slice(None, None, -1),) * x.ndim].copy())[(slice(None, None, -1),) * x.ndim],
-    "stepped": lambda x: _embed(x, 0, 2),
-    "offset": lambda x: _embed(x, 1, 1),
-    "foreign": lambda x: tp.asarray(np.array(x, order="F"), copy=False),
-}
 
 
 def stretched(row, n):

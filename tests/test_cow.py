@@ -16,14 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import tapeflow as tp
+from tapeflow.testing.programs import INDICES, index
 
 LIMIT = 1e6
 SHAPES = ((), (1,), (4,), (2, 3), (3, 2), (2, 1, 2), (0, 2))
-INDEX = (
-    Ellipsis, 0, -1, None, slice(None, None, -1), slice(1, None), slice(None, None, 2), slice(3, 0, -2), slice(1, 1),
-    (Ellipsis, 0), (Ellipsis, slice(1, None)), (0, Ellipsis), (None, slice(0, 2)), (slice(None), 1), (), 2, (0, 0),
-    [0, -1, 0], [[1], [0]], ([0, 1], [1, 0]), (slice(1, None), [0, 0]), (0, [1, 0]),
-)  # fmt: skip
+INDEX = (*map(index, INDICES), (), 2, (None, slice(0, 2)), (slice(1, None), [0, 0]))
 VIEWS = {
     "detach": (lambda t: t.detach(), np.copy),
     "clone": (lambda t: t.clone(), np.copy),
