@@ -3,6 +3,7 @@
 They are what a recorded backward runs; the fused C loops of an eager one are made from the same expressions.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -17,6 +18,6 @@ def rule(opcode: int, i: int) -> Callable[..., Any] | None:
     key = opcode, i
     if key not in _rules:
         source = ops.composed_vjp(_NAMES[opcode], i)
-        namespace = {name: getattr(_core, name) for name in _NAMES}
+        namespace = {"inf": math.inf, "nan": math.nan, **{name: getattr(_core, name) for name in _NAMES}}
         _rules[key] = None if source is None else eval(f"lambda g, a, b, c, y: {source}", namespace)
     return _rules[key]

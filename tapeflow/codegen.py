@@ -9,6 +9,7 @@ A file is rewritten only when its content changes, so that nothing is compiled a
 function of expr.py, ops.py and this file alone; their hash is written into it. Standard library only.
 """
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,8 +60,6 @@ def optable_h() -> str:
         "#ifndef TPF_OPTABLE_H",
         "#define TPF_OPTABLE_H",
         "",
-        f'#define TPF_TABLE_HASH "{table_hash()}"',
-        "",
         "enum {\n" + "".join(f"    {code},\n" for code in codes) + "};",
         "/* NONE: no cotangent. PASS: the cotangent itself. LOOP: a loop of loops.h computes it. */",
         f"enum {{ {', '.join('TPF_VJP_' + kind for kind in VJP_KINDS)} }};",
@@ -103,8 +102,9 @@ _POWER = """TPF_INLINE {ctype} tpf_pow_{dt}({ctype} a, {ctype} b)
 """
 
 
-# Primitives with a _near_ form, three times as fast, for blocks that tpf_trig_all_near_ has passed (csrc/tpf_math.h).
-_NEAR = ("sin", "cos")
+# Primitives with a _near_ form, several times as fast, for blocks that tpf_<family>_all_near_ has passed
+# (csrc/tpf_math.h, tpf_math_more.h).
+_NEAR = {"sin": "trig", "cos": "trig", "tan": "trig", "remainder": "divide", "floor_divide": "divide"}
 
 
 @dataclass(frozen=True)
@@ -122,13 +122,15 @@ class _Element:
     tree: Expr
 
     @property
-    def near(self) -> str | None:
-        """The input on which all calls of _NEAR primitives depend, if there are any and that is all they depend on."""
-        arguments = {call.args for call in nodes(self.tree) if isinstance(call, Call) and call.name in _NEAR}
-        if len(arguments) != 1:
+    def near(self) -> tuple[str, tuple[str, ...]] | None:
+        """The family and the inputs of all calls of _NEAR primitives, if there are any and they share those."""
+        calls = [node for node in nodes(self.tree) if isinstance(node, Call) and node.name in _NEAR]
+        found = {(_NEAR[call.name], call.args) for call in calls}
+        if len(found) != 1 or self.dtype not in FLOATS:
             return None
-        (argument,) = arguments.pop()
-        return argument.id if isinstance(argument, Name) else None
+        family, arguments = found.pop()
+        names = tuple(argument.id for argument in arguments if isinstance(argument, Name))
+        return (family, names) if len(names) == len(arguments) else None
 
     def definition(self) -> str:
         text = self._define("", self.tree)
@@ -149,14 +151,17 @@ class _Element:
     def at_0(self) -> str:
         if self.near is None:
             return self.call("0")
-        return f"tpf_trig_is_near_{self.dtype}({self.near}[0]) ? {self.call('0', '_near')} : {self.call('0')}"
+        family, names = self.near
+        test = f"tpf_{family}_is_near_{self.dtype}({', '.join(f'{name}[0]' for name in names)})"
+        return f"{test} ? {self.call('0', '_near')} : {self.call('0')}"
 
     def loop(self, target: str) -> list[str]:
         """`target` followed by the value, for each i."""
         if self.near is None:
             return self._for(target, "")
+        family, names = self.near
         return [
-            f"if (tpf_trig_all_near_{self.dtype}({self.near}, n)) {{",
+            f"if (tpf_{family}_all_near_{self.dtype}({', '.join(names)}, n)) {{",
             *(f"    {line}" for line in self._for(target, "_near")),
             "} else {",
             *(f"    {line}" for line in self._for(target, "")),
@@ -293,13 +298,13 @@ def optable_pxi() -> str:
         'cdef extern from "tpf.h" nogil:',
         "    enum:",
         *(f"        {name}" for name in constants),
-        "    const char *TPF_TABLE_HASH",
         f"    const char *const tpf_op_name[{n + len(STRUCTURED)}]",
         f"    const unsigned char tpf_op_nin[{n}]",
         f"    const unsigned char tpf_op_saves[{n}]",
         f"    const unsigned char tpf_op_vjp_saves[{n}][3]",
         f"    const unsigned char tpf_op_vjp_kind[{n}][3]",
         f"    const unsigned char tpf_op_kind[{n}]",
+        f'cdef bytes TPF_TABLE_HASH = b"{table_hash()}"  # not in optable.h: a change of words compiles no loop again',
     ]
     return "\n".join(lines) + "\n"
 
@@ -312,6 +317,7 @@ _DTYPES_OF_KIND = {
     "all": "any; the result has the promoted dtype",
     "compare": "any; the result is bool",
     "select": "the condition is bool, the others any; the result has their promoted dtype",
+    "integer": "bool or an integer one; the result has the promoted dtype",
 }
 
 
@@ -343,7 +349,8 @@ def docstring(entry: Elementwise) -> str:
     shape = "any shape" if entry.nin == 1 else "shapes that broadcast together"
     dtypes = _DTYPES_OF_KIND[entry.kind]
     if entry.without:
-        dtypes = f"any but {', '.join(DTYPES[dtype][0] for dtype in entry.without)}; the result has the promoted dtype"
+        result = "is bool" if entry.kind == "compare" else "has the promoted dtype"
+        dtypes = f"{', '.join(DTYPES[dtype][0] for dtype in entry.dtypes)}; the result {result}"
     about = f"Of {shape}. Dtypes: {dtypes}. A number takes the dtype of the tensors beside it."
     lines = [entry.doc, ""]
     if entry.note:
@@ -359,7 +366,7 @@ def docstring(entry: Elementwise) -> str:
     lines += _section("Raises", *raises)
     if entry.example:
         inputs, result = entry.example.split(" -> ")
-        lists = inputs.replace("inf", "float('inf')").replace("], [", "]; [").split("; ")
+        lists = re.sub(r"inf|nan", lambda word: f"float('{word[0]}')", inputs).replace("], [", "]; [").split("; ")
         arguments = ", ".join(f"tp.tensor({item})" for item in lists)
         lines += _section("Examples", f">>> tp.{entry.name}({arguments}).tolist()", result)
     return "\n".join(lines).rstrip() + "\n"
@@ -377,14 +384,15 @@ def _notes(entry: Elementwise, names: tuple[str, ...]) -> list[str]:
     """Derivative and accuracy."""
     if entry.kind == "compare":
         return ["The result is bool and has no derivative."]
+    if entry.kind == "integer":
+        return ["Integers have no derivative."]
     public = {inner: Name(name) for inner, name in zip(entry.inputs, names, strict=True)}
     rules = [(names[i], parse(text)) for i, text in enumerate(entry.d_text) if entry.vjp_kind(i) != "NONE"]
-    lines = [
-        f"    d/d{name} = {to_text(substitute(tree, public))}"
-        if "g" not in free_names(tree)
-        else f"    to {name} goes {to_text(substitute(tree, public))}, g being the cotangent"
-        for name, tree in rules
-    ]
+    lines = []
+    for name, tree in rules:
+        text = to_text(substitute(tree, public))
+        rule = f"to {name} goes {text}, g being the cotangent" if "g" in free_names(tree) else f"d/d{name} = {text}"
+        lines += wrap(rule, 100, initial_indent="    ", subsequent_indent="        ")
     lines = ["Derivative, y being the result::", "", *lines] if rules else ["The derivative is 0."]
     if entry.ulp:
         lines += ["", f"The largest error is {entry.ulp:g} units in the last place, for float32 and float64."]

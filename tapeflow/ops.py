@@ -2,7 +2,7 @@
 
 An elementwise op is its value and its partial derivatives in the language of expr.py. The partials of one op may name
 its inputs a, b, c and its result y; whatever they name is what the tape saves. A value that calls its own name is a
-primitive of csrc/tpf_math.h. A partial that is a condition of 0, 1 or -1 selects the cotangent (see expr.push), so the
+primitive of csrc/tpf_math.h or tpf_math_more.h (of tpf_integer.h for integers). A partial that is a condition of 0, 1 or -1 selects the cotangent (see expr.push), so the
 kinks are decided here and nowhere else. Standard library only: setup.py, the tests and the devices read this file.
 """
 
@@ -29,6 +29,7 @@ KINDS = {
     "all": tuple(DTYPES),
     "compare": tuple(DTYPES),  # the result is bool
     "select": tuple(DTYPES),  # a is bool, b and c share the dtype of the result
+    "integer": ("b8", "u8", "i32", "i64"),
 }
 INPUTS = "abc"
 SAVE_BITS = {"a": 1, "b": 2, "c": 4, "y": 8}
@@ -167,10 +168,14 @@ def table_hash() -> str:
 # ruff: noqa: E501
 
 R = (-3.0, 3.0)       # where nothing special happens
+U = (-0.95, 0.95)     # inside of -1..1
 P = (0.1, 4.0)        # positive
 MAXIMUM_D = ("1 if a > b else 0.5 if a == b else 1 if a != a else 0", "1 if b > a else 0.5 if a == b else 0 if a != a else 1 if b != b else 0")
 MINIMUM_D = ("1 if a < b else 0.5 if a == b else 1 if a != a else 0", "1 if b < a else 0.5 if a == b else 0 if a != a else 1 if b != b else 0")
-POW_D     = ("0 if b == 0 else b*pow(a, b - 1)", "0 if y == 0 else (0 if a == 0 else y*log(a)) if b == 0 else y*log(a)")
+POW_D     = ("(0 if a == 0 else 0 if a != a else b*pow(a, b - 1)) if b == 0 else b*pow(a, b - 1)", "0 if y == 0 else (0 if a == 0 else y*log(a)) if b == 0 else y*log(a)")
+ATAN2_D   = tuple(f"0 if hypot(a, b) == 0 else 0 if hypot(a, b) == inf else {x}/hypot(a, b)/hypot(a, b)" for x in ("b", "-a"))
+SIGMOIDS  = "sigmoid(U), sigmoid(0 - U)".replace("U", "a*(1.5957691216057308 + 0.07135481627260025*(a*a))").split(", ")
+GELU_TANH_D = (f"{SIGMOIDS[0]} + smul({SIGMOIDS[0]}*{SIGMOIDS[1]}, a*(1.5957691216057308 + 0.21406444881780074*(a*a)))",)
 CLIP_D    = ("0 if a < b else 0 if a > c else 1", "(1 if b <= c else 0) if a < b else 0", "0 if a != a else 1 if a > c else 1 if b > c else 0")
 
 # smul first: every rule below may use it. Its own rule for b is 0 where g or a is 0, written so that its derivatives are
@@ -209,6 +214,63 @@ elementwise("clip",     "c if c != c else b if b != b else c if a > c else (c if
 elementwise("softplus", "log1p(exp(-abs(a))) + maximum(a, 0)",              d=("sigmoid(a)",), domain=[(-9.0, 9.0)], ulp=2.5,                     doc="log(1 + exp(a)), without overflow.", example="[1000.0] -> [1000.0]")
 elementwise("pow",      "pow(a, b)",                                        d=POW_D,     kind="number", domain=[P, R],    ulp=2,                    doc="a to the power b; integers wrap and need b >= 0.", note="pow(0, 0) sends 0 to the exponent.", public=False)
 elementwise("where",    "b if a else c", d=(None, "1 if a else 0", "0 if a else 1"), kind="select", domain=[(0, 1), R, R],                           doc="a where condition is true, else b.", example="[True, False], [1.0, 2.0], [3.0, 4.0] -> [1.0, 4.0]")
+
+# smul keeps inf*0 out of silu and the derivatives of gelu. Of xlogy's smul(a, 1/b), 0 where a is 0, the derivative there
+# is 1/b nevertheless. silu's exp(-|a|/2) twice instead of exp(-|a|) once: the latter is subnormal before the result is.
+elementwise("positive",   "a",         d=("1",),                              kind="number", domain=[R],                        doc="The operand itself.",                                   example="[1.0, -2.0] -> [1.0, -2.0]")
+elementwise("reciprocal", "1/a",       d=("-(y*y)",),                         domain=[P],                              ulp=0.5, doc="1/a.",                                                  example="[2.0, 4.0] -> [0.5, 0.25]")
+elementwise("cbrt",       "cbrt(a)",   d=("1/(3*(y*y))",),                    domain=[P],                              ulp=2,   doc="Cube root.", note="The derivative at 0 is inf.",        example="[8.0, -27.0] -> [2.0, -3.0]")
+elementwise("exp2",       "exp2(a)",   d=("0.6931471805599453*y",),           domain=[R],                              ulp=2,   doc="2 to the power a.",                                     example="[3.0, -1.0] -> [8.0, 0.5]")
+elementwise("log2",       "log2(a)",   d=("1.4426950408889634/a",),           domain=[P],                              ulp=2,   doc="Logarithm to base 2; NaN for a < 0, -inf for 0.",       example="[8.0, 0.5] -> [3.0, -1.0]")
+elementwise("log10",      "log10(a)",  d=("0.4342944819032518/a",),           domain=[P],                              ulp=2,   doc="Logarithm to base 10; NaN for a < 0, -inf for 0.",      example="[100.0, 1.0] -> [2.0, 0.0]")
+elementwise("tan",        "tan(a)",    d=("1 + y*y",),                        domain=[(-1.4, 1.4)],                    ulp=2.5, doc="Tangent of an angle in radians.",                       example="[0.0] -> [0.0]")
+elementwise("asin",       "asin(a)",   d=("1/sqrt((1 - a)*(1 + a))",),        domain=[U],                              ulp=2,   doc="Angle in -pi/2..pi/2 whose sine is a; NaN for |a| > 1.", note="The derivative at 1 and -1 is inf.", example="[0.0] -> [0.0]")
+elementwise("acos",       "acos(a)",   d=("-1/sqrt((1 - a)*(1 + a))",),       domain=[U],                              ulp=2,   doc="Angle in 0..pi whose cosine is a; NaN for |a| > 1.",    note="The derivative at 1 and -1 is -inf.", example="[1.0] -> [0.0]")
+elementwise("atan",       "atan(a)",   d=("1/(1 + a*a)",),                    domain=[(-9.0, 9.0)],                    ulp=2.5, doc="Angle in -pi/2..pi/2 whose tangent is a.",              example="[0.0] -> [0.0]")
+elementwise("sinh",       "sinh(a)",   d=("cosh(a)",),                        domain=[R],                              ulp=3,   doc="Hyperbolic sine.",                                      example="[0.0] -> [0.0]")
+elementwise("cosh",       "cosh(a)",   d=("sinh(a)",),                        domain=[R],                              ulp=3,   doc="Hyperbolic cosine.",                                    example="[0.0] -> [1.0]")
+elementwise("hypot",      "hypot(a, b)", d=("0 if y == 0 else a/y", "0 if y == 0 else b/y"), domain=[R, P],           ulp=2,   doc="sqrt(a*a + b*b), without overflow; inf if either is infinite.", note="The derivatives at (0, 0) are 0.", example="[3.0, 5.0], [4.0, 12.0] -> [5.0, 13.0]")
+elementwise("asinh",      "asinh(a)",  d=("1/hypot(a, 1)",),                  domain=[R],                              ulp=3,   doc="Inverse of sinh.",                                      example="[0.0] -> [0.0]")
+elementwise("acosh",      "acosh(a)",  d=("1/(sqrt(a - 1)*sqrt(a + 1))",),    domain=[(1.1, 6.0)],                     ulp=3,   doc="Inverse of cosh, 0 or more; NaN for a < 1.", note="The derivative at 1 is inf.", example="[1.0] -> [0.0]")
+elementwise("atanh",      "atanh(a)",  d=("1/((1 - a)*(1 + a))",),            domain=[U],                              ulp=3,   doc="Inverse of tanh; NaN for |a| > 1, inf and -inf for 1 and -1.", example="[0.0] -> [0.0]")
+elementwise("atan2",      "atan2(a, b)", d=ATAN2_D,                           domain=[P, R],                           ulp=2.5, doc="Angle in -pi..pi of the point with ordinate a and abscissa b.", note="The derivatives are 0 at (0, 0) and where an operand is infinite.", example="[0.0, 0.0], [1.0, 2.0] -> [0.0, 0.0]")
+elementwise("logaddexp",  "logaddexp(a, b)", d=("0 if y == -inf else sigmoid(a - b)", "0 if y == -inf else sigmoid(b - a)"), domain=[R, R], ulp=4, doc="log(exp(a) + exp(b)), without overflow.", note="Where the result is near 0, the bound is in units of the larger operand. The derivatives at (-inf, -inf) are 0.", example="[1000.0, 5.0], [0.0, -inf] -> [1000.0, 5.0]")
+elementwise("erf",        "erf(a)",    d=("1.1283791670955126*exp(-(a*a))",), domain=[R],                              ulp=2,   doc="Error function.",                                       example="[0.0, inf] -> [0.0, 1.0]")
+elementwise("erfc",       "erfc(a)",   d=("-1.1283791670955126*exp(-(a*a))",), domain=[R],                             ulp=4,   doc="1 - erf(a), accurate where that is small.",             example="[0.0, inf] -> [1.0, 0.0]")
+elementwise("erfinv",     "erfinv(a)", d=("0.886226925452758*exp(y*y)",),     domain=[U],                              ulp=4,   doc="Inverse of erf; inf and -inf at 1 and -1, NaN beyond.", example="[0.0, 1.0] -> [0.0, inf]")
+elementwise("lgamma",     "lgamma(a)", d=("digamma(a)",),                     domain=[P],                              ulp=8,   doc="Logarithm of the absolute value of the gamma function; inf at 0, -1, -2 and so on.", note="For a < 0 the bound is 8 epsilon times the largest of 1, |a|, |a log|a|| and |y|.", example="[1.0, 2.0] -> [0.0, 0.0]")
+elementwise("digamma",    "digamma(a)", d=("polygamma(1, a)",),               domain=[P],                              ulp=8,   doc="Derivative of lgamma; NaN at -1, -2 and so on.",         note="For a < 0 the bound is 8 epsilon times the largest of 1, |a|, |a log|a|| and |y|.", example="[-1.0] -> [nan]")
+elementwise("polygamma",  "polygamma(a, b)", d=(None, "polygamma(a + 1, b)"), domain=[(0, 5), (0.1, 4.0)],             ulp=8,   doc="The derivative of order a of digamma at b; NaN unless a is a whole number in 0..40.", note="For b < 0 the bound is 8 (a + 1) epsilon times the largest of 1, |b|, |b log|b|| and |y|.", example="[1.0], [inf] -> [0.0]")
+elementwise("silu",       "(a if a >= 0 else smul(exp(-0.5*abs(a)), a)*exp(-0.5*abs(a)))/(1 + exp(-0.5*abs(a))*exp(-0.5*abs(a)))", d=("sigmoid(a) + smul(sigmoid(a)*sigmoid(0 - a), a)",), domain=[(-9.0, 9.0)], ulp=4, doc="a*sigmoid(a), without overflow.", example="[0.0, 1000.0] -> [0.0, 1000.0]")
+elementwise("gelu",       "gelu(a)",   d=("0.5*erfc(-0.7071067811865476*a) + 0.3989422804014327*smul(exp(-0.5*(a*a)), a)",), domain=[R], ulp=4, doc="a times the normal distribution function: a*erfc(-a/sqrt(2))/2.", example="[0.0, 100.0] -> [0.0, 100.0]", public=False)
+elementwise("gelu_tanh",  "gelu_tanh(a)", d=GELU_TANH_D, domain=[R], ulp=4, doc="The approximation of gelu by a*(1 + tanh(sqrt(2/pi)*(a + 0.044715*a*a*a)))/2.", example="[0.0, 100.0] -> [0.0, 100.0]")
+elementwise("elu",        "a if a > 0 else b*expm1(a)", d=("1 if a > 0 else b*exp(a)", "0 if a > 0 else expm1(a)"), domain=[R, P], ulp=3, kinks=["a"], doc="a where a > 0, else b*(exp(a) - 1).", note="The derivative at 0 is b.", public=False)
+elementwise("leaky_relu", "a if a > 0 else a*b",        d=("1 if a > 0 else b", "0 if a > 0 else a"),  domain=[R, P], ulp=0.5, kinks=["a"], doc="a where a > 0, else a*b.", note="The derivative at 0 is b.", public=False)
+elementwise("floor",      "floor(a)",     kind="number", domain=[R],    doc="The largest whole number that is not above a.", example="[1.5, -1.5] -> [1.0, -2.0]")
+elementwise("ceil",       "ceil(a)",      kind="number", domain=[R],    doc="The smallest whole number that is not below a.", example="[1.5, -1.5] -> [2.0, -1.0]")
+elementwise("trunc",      "trunc(a)",     kind="number", domain=[R],    doc="The whole number next to a in the direction of 0.", example="[1.5, -1.5] -> [1.0, -1.0]")
+elementwise("round",      "round(a)",     kind="number", domain=[R],    doc="The nearest whole number; halves go to the even one.", example="[1.5, 2.5, -0.6] -> [2.0, 2.0, -1.0]")
+elementwise("floor_divide", "floor_divide(a, b)", kind="number", domain=[R, P], doc="floor(a/b), as // of Python: of the exact quotient.", note="Integers divided by 0 give 0.", example="[7.0, -7.0], [2.0, 2.0] -> [3.0, -4.0]")
+elementwise("remainder",  "remainder(a, b)", d=("1", "-floor_divide(a, b)"), kind="number", domain=[(4.2, 4.8), (1.65, 1.9)], doc="a - b*floor(a/b), as % of Python: it has the sign of b.", note="Integers divided by 0 give 0.", example="[7.0, -7.0], [2.0, 2.0] -> [1.0, 1.0]")
+elementwise("copysign",   "copysign(a, b)", d=("0 if a == 0 else -1 if y == -a else 1",), domain=[R, R], kinks=["a", "b"], doc="|a| with the sign of b.", note="The derivative at a = 0 is 0.", example="[1.0, 2.0], [-0.0, 3.0] -> [-1.0, 2.0]")
+elementwise("nextafter",  "nextafter(a, b)", d=("1",),                           domain=[R, R], kinks=["a - b"], doc="The next number that can be represented from a towards b.", example="[1.0, 0.0], [1.0, 0.0] -> [1.0, 0.0]")
+elementwise("xlogy",      "b if b != b else 0 if a == 0 else a*log(b)",   d=("log(b)", "smul(a, 1/b)"),         domain=[R, P], ulp=3, doc="a*log(b), and 0 where a is 0.", note="The derivative by a is log(b) for a = 0, too.", example="[0.0, 2.0], [0.0, 1.0] -> [0.0, 0.0]")
+elementwise("xlog1py",    "b if b != b else 0 if a == 0 else a*log1p(b)", d=("log1p(b)", "smul(a, 1/(1 + b))"), domain=[R, P], ulp=3, doc="a*log(1 + b), and 0 where a is 0.", note="The derivative by a is log1p(b) for a = 0, too.", example="[0.0, 2.0], [-1.0, 0.0] -> [0.0, 0.0]")
+elementwise("lerp",       "a + c*(b - a)", d=("1 - c", "c", "b - a"),            domain=[R, R, (0.0, 1.0)], doc="a + c*(b - a): from a, where the weight c is 0, to b.", note="Each operation is rounded.", example="[1.0], [3.0], [0.25] -> [1.5]")
+elementwise("isnan",       "a != a",                       kind="compare", domain=[R],    doc="Whether a is NaN.",               example="[1.0, inf, nan] -> [False, False, True]")
+elementwise("isinf",       "(a*0 != 0) != (a != a)",       kind="compare", domain=[R],    doc="Whether a is inf or -inf.",       example="[1.0, inf, nan] -> [False, True, False]")
+elementwise("isfinite",    "a*0 == 0",                     kind="compare", domain=[R],    doc="Whether a is neither infinite nor NaN.", example="[1.0, inf, nan] -> [True, False, False]")
+elementwise("signbit",     "copysign(1, a) < 0",           kind="compare", domain=[R],    doc="Whether the sign bit of a is set.", without=["b8", "u8", "i32", "i64"], example="[1.0, -0.0] -> [False, True]")
+elementwise("logical_not", "a == 0",                       kind="compare", domain=[R],    doc="Whether a is 0.",                 example="[0.0, 2.0] -> [True, False]")
+elementwise("logical_and", "(a != 0)*(b != 0) != 0",       kind="compare", domain=[R, R], doc="Whether neither is 0.",           example="[0.0, 2.0], [1.0, 1.0] -> [False, True]")
+elementwise("logical_or",  "(a != 0) + (b != 0) != 0",     kind="compare", domain=[R, R], doc="Whether one of them is not 0.",   example="[0.0, 2.0], [0.0, 0.0] -> [False, True]")
+elementwise("logical_xor", "(a != 0) != (b != 0)",         kind="compare", domain=[R, R], doc="Whether exactly one of them is not 0.", example="[0.0, 2.0], [0.0, 1.0] -> [False, False]")
+elementwise("bitwise_invert",      "bitwise_invert(a)",         kind="integer", domain=[R],    doc="Every bit the other way; of bool: logical not.", example="[True, False] -> [False, True]")
+elementwise("bitwise_and",         "bitwise_and(a, b)",         kind="integer", domain=[R, R], doc="The bits that both have.",            example="[6, 5], [3, 3] -> [2, 1]")
+elementwise("bitwise_or",          "bitwise_or(a, b)",          kind="integer", domain=[R, R], doc="The bits that one of them has.",      example="[6, 5], [3, 3] -> [7, 7]")
+elementwise("bitwise_xor",         "bitwise_xor(a, b)",         kind="integer", domain=[R, R], doc="The bits that exactly one of them has.", example="[6, 5], [3, 3] -> [5, 6]")
+elementwise("bitwise_left_shift",  "bitwise_left_shift(a, b)",  kind="integer", domain=[R, P], without=["b8"], doc="a with its bits moved b places up.", note="0 where b is negative or not below the bits of the dtype.", example="[1, 3], [4, 1] -> [16, 6]")
+elementwise("bitwise_right_shift", "bitwise_right_shift(a, b)", kind="integer", domain=[R, P], without=["b8"], doc="a with its bits moved b places down, copies of the sign bit following.", note="Nothing but those is left where b is negative or not below the bits of the dtype.", example="[16, -8], [4, 1] -> [1, -4]")
 
 structured("identity",      "The operand itself, as a value of its own.")
 structured("astype",        "The operand cast to another dtype.")

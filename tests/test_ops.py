@@ -5,9 +5,9 @@ second order, kinks and the strong zero. All of it is parametrised over ops.TABL
 import itertools
 import math
 
+import mpmath
 import numpy as np
 import pytest
-import scipy.special
 from helpers import (
     DTYPES,
     FLOATS,
@@ -45,9 +45,80 @@ TABLE = ops.TABLE
 NAMES = tuple(TABLE)
 SHORT = {long: short for short, (long, _) in ops.DTYPES.items()}
 DIFFERENTIABLE = tuple(n for n, e in TABLE.items() if any(e.vjp_kind(i) != "NONE" for i in range(e.nin)))
-FLOAT_VALUED = tuple(n for n, e in TABLE.items() if e.kind != "compare")
+INTEGER = tuple(n for n, e in TABLE.items() if e.kind == "integer")
+FLOAT_VALUED = tuple(n for n, e in TABLE.items() if e.kind not in ("compare", "integer"))
 UNARY = tuple(n for n in DIFFERENTIABLE if TABLE[n].nin == 1)
 BINARY = tuple(n for n in DIFFERENTIABLE if TABLE[n].nin == 2)
+
+CUBIC = WIDE(44715) / 10**6
+GELU_TANH = np.sqrt(8 / WIDE("3.14159265358979323846264338327950288"))
+
+
+def _lgamma(x):
+    if x == -INF or x <= 0 and x == mpmath.floor(x):
+        return INF
+    return mpmath.log(mpmath.pi / abs(mpmath.sinpi(x))) - mpmath.loggamma(1 - x) if x < 0 else mpmath.loggamma(x)
+
+
+def _polygamma(n, x):
+    if x == -INF or x < 0 and x == mpmath.floor(x) and n % 2 == 0 or not 0 <= n <= 40 or n != int(n):
+        return NAN
+    if x == 0 or x < 0 and x == mpmath.floor(x):
+        return INF if n % 2 else -INF
+    if x == INF:
+        return 0 if n else INF
+    if x < 0 and n == 0:
+        return mpmath.digamma(1 - x) - mpmath.pi * mpmath.cospi(x) / mpmath.sinpi(x)
+    return mpmath.psi(int(n), x)
+
+
+def _gelu(x):
+    return (x if x > 0 else 0) if abs(x) > 50 else x * mpmath.erfc(-x / mpmath.sqrt(2)) / 2
+
+
+EXACT = {  # by mpmath, one number at a time
+    "erf": lambda x: mpmath.erf(x) if abs(x) < 50 else mpmath.sign(x),
+    "erfc": lambda x: mpmath.erfc(x) if abs(x) < 50 else 1 - mpmath.sign(x),
+    "erfinv": lambda x: NAN if abs(x) > 1 else x * INF if abs(x) == 1 else mpmath.erfinv(x),
+    "lgamma": _lgamma,
+    "digamma": lambda x: _polygamma(0, x),
+    "polygamma": _polygamma,
+    "gelu": _gelu,
+}
+
+
+def exact(name, *arrays):
+    """To about 100 bits, rounded to the wide type. At 0 zeros and digamma's infinity go by the sign of the operand."""
+
+    def one(*x):
+        if any(map(math.isnan, x)):
+            return WIDE(NAN)
+        with mpmath.workprec(160):
+            y = EXACT[name](*map(mpmath.mpf, x))
+            high = float(y)
+            return WIDE(high) + WIDE(float(y - high)) if math.isfinite(high) else WIDE(high)
+
+    y = np.frompyfunc(one, len(arrays), 1)(*(a.astype(float) for a in arrays))
+    y, x = np.asarray(y).astype(WIDE), arrays[-1]
+    pole = np.isinf(y) & (x == 0) if "gamma" in name and name != "lgamma" else np.zeros(y.shape, bool)
+    if name == "polygamma":
+        pole &= np.isin(arrays[0], range(0, 41, 2))
+    return np.where(pole, -np.copysign(INF, x), np.where((y == 0) & (x == 0), x, y))
+
+
+def forgiven(name, got, want, *arrays):
+    """got, but want where the entry's note allows the difference: its bound is not in units of the result there."""
+    x, eps = arrays[-1].astype(float), float(np.finfo(got.dtype).eps)
+    with np.errstate(all="ignore"):
+        if name == "logaddexp":
+            unit = eps * np.abs(np.maximum(*arrays)).astype(float)
+        else:
+            unit = eps * np.maximum(np.maximum(1, np.abs(x)), np.abs(x * np.log(np.abs(x))))
+            unit = np.where(x < 0, np.maximum(unit, eps * np.abs(want)), 0)
+            unit = unit * (arrays[0] + 1) if name == "polygamma" else unit
+        near = np.isfinite(want) & (np.abs(got - want) <= TABLE[name].ulp * unit)
+        return np.where(near, want.astype(got.dtype), got)
+
 
 REFERENCE = {  # where NumPy's function of that name is not the meaning, or is missing
     "pow": np.power,
@@ -58,8 +129,16 @@ REFERENCE = {  # where NumPy's function of that name is not the meaning, or is m
     "clip": lambda a, b, c: np.minimum(np.maximum(a, b), c),
     "smul": lambda a, b: np.where(a == 0, 0 * np.nan_to_num(a), a * b),
     "negative": lambda a: np.negative(a),
-}
-ZERO_SIGN_FREE = {"sign", "relu", "maximum", "minimum", "clip", "smul", "where"}
+    "silu": lambda a: np.where(a == -INF, -0.0, a / (1 + np.exp(-a))),
+    "gelu_tanh": lambda a: np.where(a < -99, -0.0, a / (1 + np.exp(-a * GELU_TANH * (1 + CUBIC * a * a)))),
+    "elu": lambda a, b: np.where(a > 0, a, b * np.expm1(a)),
+    "leaky_relu": lambda a, b: np.where(a > 0, a, a * b),
+    "xlogy": lambda a, b: np.where(np.isnan(b), b, np.where(a == 0, 0, a * np.log(b))),
+    "xlog1py": lambda a, b: np.where(np.isnan(b), b, np.where(a == 0, 0, a * np.log1p(b))),
+    "lerp": lambda a, b, c: a + c * (b - a),
+}  # fmt: skip
+OWN_DTYPE = {"floor_divide", "remainder", "nextafter", "lerp"}  # computed by NumPy in the dtype itself
+ZERO_SIGN_FREE = {"sign", "relu", "maximum", "minimum", "clip", "smul", "where", "silu", "gelu", "polygamma"}
 
 
 def function(name):
@@ -68,9 +147,11 @@ def function(name):
 
 def reference(name, *arrays):
     """In the wide type for floats, in their own for the rest."""
-    f = REFERENCE.get(name) or getattr(np, name, None) or getattr(scipy.special, name)
+    if name in EXACT:
+        return exact(name, *arrays)
+    f = REFERENCE.get(name) or getattr(np, name)
     with np.errstate(all="ignore"):
-        return f(*(a.astype(WIDE) if a.dtype.kind == "f" else a for a in arrays))
+        return f(*(a.astype(WIDE) if a.dtype.kind == "f" and name not in OWN_DTYPE else a for a in arrays))
 
 
 def promote(*dtypes):
@@ -98,6 +179,9 @@ def operands(name, shape, dtype, *key):
     for i, (d, (low, high)) in enumerate(zip(operand_dtypes(name, dtype), TABLE[name].domain, strict=True)):
         if dtype in INTS:
             low, high = (0, 5) if name == "pow" and i == 1 or low >= 0 else (low * 3, high * 3)
+        if name == "polygamma" and i == 0 and dtype in FLOATS:  # the order is a whole number
+            made.append(rng.integers(0, 6, shape).astype(dtype))
+            continue
         made.append(draw(rng, shape, d, low, high))
     return made
 
@@ -113,6 +197,8 @@ def check_value(name, got, *arrays, label=""):
     assert name_of(got) == dtype, label
     if dtype in FLOATS and entry.ulp:
         assert host(got).shape == want.shape
+        if name in ("lgamma", "digamma", "polygamma", "logaddexp"):
+            got = forgiven(name, host(got), want, *cast)
         assert_ulps(got, want, entry.ulp * 1.001, label, cast)
         if name not in ZERO_SIGN_FREE:
             zero = want == 0
@@ -130,7 +216,7 @@ def test_values_and_layouts(name, dtype):
     arrays = operands(name, (4, 7), dtype)
     f = function(name)
     if not defined(name, dtype):
-        with pytest.raises(TypeError, match=f"{name}.*bool"):
+        with pytest.raises(TypeError, match=f"{name}.*{dtype}"):
             f(*map(tp.tensor, arrays))
         return
     plain = f(*map(tp.tensor, arrays))
@@ -175,6 +261,8 @@ def test_0d_zero_size_stretched_and_repeated_operands(name, dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", NAMES)
 def test_bits_do_not_depend_on_length_or_position(name, dtype):
+    if not defined(name, dtype):
+        return
     f = function(name)
     arrays = operands(name, (2100,), dtype)
     for a in arrays:
@@ -198,6 +286,8 @@ def special_operands(name, dtype):
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", NAMES)
 def test_special_values(name, dtype):
+    if not defined(name, dtype):
+        return
     arrays = special_operands(name, dtype)
     check_value(name, function(name)(*map(tp.tensor, arrays)), *arrays)
 
@@ -226,7 +316,7 @@ def test_integer_extremes_wrap_as_numpy(name, dtype):
 @pytest.mark.parametrize("name", FLOAT_VALUED)
 def test_accuracy_over_the_whole_range(name, dtype):
     """Dense in the domain, and every exponent with both signs."""
-    n = 6000
+    n = 6000 if name not in EXACT else 500
     rng = rng_for("sweep", name, dtype)
     info = np.finfo(dtype)
     dense = operands(name, (n,), dtype, "dense")
@@ -252,6 +342,23 @@ CANCELLING = {  # where a careless formula loses everything
     "softplus": lambda t: -30 + t,
     "sigmoid": lambda t: -20 + t,
     "exp": lambda t: 88 + t,
+    "log2": lambda t: 1 + t,
+    "log10": lambda t: 1 + t,
+    "tan": lambda t: np.pi + t,
+    "asin": lambda t: t,
+    "acos": lambda t: 1 - abs(t),
+    "sinh": lambda t: t,
+    "asinh": lambda t: t,
+    "acosh": lambda t: 1 + abs(t),
+    "atanh": lambda t: t,
+    "erf": lambda t: t,
+    "erfc": lambda t: 3 + t,
+    "erfinv": lambda t: 1 - abs(t),
+    "lgamma": lambda t: 1 + t[::4],
+    "digamma": lambda t: 1.4616321449683623 + t[::4],
+    "silu": lambda t: -20 + t,
+    "gelu": lambda t: -5 + t[::4],
+    "gelu_tanh": lambda t: -5 + t,
 }
 
 
@@ -263,7 +370,7 @@ def test_accuracy_where_terms_cancel(name, dtype):
     check_value(name, function(name)(tp.tensor(x)), x)
 
 
-@pytest.mark.parametrize("name", ("sin", "cos"))
+@pytest.mark.parametrize("name", ("sin", "cos", "tan"))
 def test_large_angles(name):
     for dtype in FLOATS:
         x = np.concatenate([np.pi / 2 * np.arange(1, 3000, 7), 10.0 ** np.arange(38), 2.0 ** np.arange(1, 127, 0.37)])
@@ -282,7 +389,7 @@ def test_subnormals_are_not_flushed():
 
 @pytest.mark.parametrize("name", NAMES)
 def test_bits_do_not_depend_on_the_thread_count(name):
-    row = operands(name, (1009,), "float32", "threads")
+    row = operands(name, (1009,), "int32" if name in INTEGER else "float32", "threads")
     arrays = [np.tile(a, 700) for a in row]
     before = tp.get_num_threads()
     results = []
@@ -330,6 +437,8 @@ OPERATORS = {
     "multiply": lambda a, b: a * b,
     "divide": lambda a, b: a / b,
     "pow": lambda a, b: a**b,
+    "floor_divide": lambda a, b: a // b,
+    "remainder": lambda a, b: a % b,
     "equal": lambda a, b: a == b,
     "not_equal": lambda a, b: a != b,
     "less": lambda a, b: a < b,
@@ -767,6 +876,109 @@ def test_cotangent_of_nan_operands_is_neither_lost_nor_doubled(name):
             assert sum(g.item() for g in got) == 1
 
 
+KINKS = [  # op, operands, value, gradients
+    ("cbrt", [0], 0, [INF]), ("sqrt", [0], 0, [INF]), ("reciprocal", [0], INF, [-INF]),
+    ("asin", [1], math.pi / 2, [INF]), ("asin", [-1], -math.pi / 2, [INF]), ("acos", [1], 0, [-INF]),
+    ("acosh", [1], 0, [INF]), ("atanh", [1], INF, [INF]), ("erfinv", [1], INF, [INF]),
+    ("hypot", [0, 0], 0, [0, 0]), ("hypot", [3, 4], 5, [0.6, 0.8]), ("hypot", [INF, 1], INF, [NAN, 0]),
+    ("atan2", [0, 0], 0, [0, 0]), ("atan2", [0, -1], math.pi, [-1, 0]), ("atan2", [1, INF], 0, [0, 0]),
+    ("logaddexp", [-INF, -INF], -INF, [0, 0]), ("logaddexp", [-INF, 2], 2, [0, 1]),
+    ("logaddexp", [INF, 2], INF, [1, 0]), ("logaddexp", [2, 2], 2 + math.log(2), [0.5, 0.5]),
+    ("xlogy", [0, 0], 0, [-INF, 0]), ("xlogy", [0, 2], 0, [math.log(2), 0]), ("xlogy", [2, 1], 0, [0, 2]),
+    ("xlog1py", [0, -1], 0, [-INF, 0]), ("xlog1py", [0, 1], 0, [math.log(2), 0]),
+    ("copysign", [0, -1], 0, [0, 0]), ("copysign", [2, -1], -2, [-1, 0]), ("copysign", [-2, -1], -2, [1, 0]),
+    ("elu", [0, 2], 0, [2, 0]), ("leaky_relu", [0, 0.5], 0, [0.5, 0]), ("elu", [-INF, 2], -2, [0, -1]),
+    ("remainder", [-7, 2], 1, [1, 4]), ("remainder", [7, -2], -1, [1, 4]), ("lerp", [1, 3, 0.25], 1.5, [0.75, 0.25, 2]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name,at,value,want", KINKS)
+def test_kinks_and_singular_points(name, at, value, want):
+    for dtype in FLOATS:
+        arrays = [np.array([x], dtype) for x in at]
+        close(function(name)(*map(tp.tensor, arrays)), np.array([value], dtype))
+        assert_gradients(
+            lambda *x: function(name)(*x) + sum(0 * x_ if np.isfinite(x_.numpy()).all() else 0 for x_ in x),
+            arrays,
+            *want,
+        )
+
+
+def test_activations_of_keywords():
+    x = tp.tensor([-1.0, 2.0], dtype="float64")
+    close(tp.elu(x), np.array([math.expm1(-1), 2]))
+    close(tp.elu(x, alpha=2.0), np.array([2 * math.expm1(-1), 2]))
+    close(tp.leaky_relu(x), np.array([-0.01, 2]))
+    close(tp.leaky_relu(x, negative_slope=0.5), np.array([-0.5, 2]))
+    close(tp.gelu(x, approximate="tanh"), tp.gelu_tanh(x))
+    assert (tp.elu(tp.ones(2)).dtype, tp.leaky_relu(tp.ones(2)).dtype) == (tp.float32, tp.float32)
+    with pytest.raises(ValueError, match=r"gelu.*tanh"):
+        tp.gelu(x, approximate="erf")
+
+
+def test_nan_to_num():
+    for dtype in FLOATS:
+        x = np.array([1, NAN, INF, -INF, -0.0], dtype)
+        assert_same(tp.nan_to_num(tp.tensor(x)), np.nan_to_num(x))
+        assert_same(tp.nan_to_num(tp.tensor(x), 7.0, -1, neginf=2.5), np.nan_to_num(x, nan=7.0, posinf=-1, neginf=2.5))
+        assert_gradients(lambda t: tp.nan_to_num(t), [x], [1, 0, 0, 0, 1])
+        assert_gradients(lambda t, n: tp.nan_to_num(t, n), [x, np.array(3, dtype)], [1, 0, 0, 0, 1], 1)
+    assert_same(tp.nan_to_num(tp.tensor([1, 2])), np.array([1, 2]))
+
+
+INTEGER_OPERATORS = {
+    "bitwise_and": lambda a, b: a & b,
+    "bitwise_or": lambda a, b: a | b,
+    "bitwise_xor": lambda a, b: a ^ b,
+    "bitwise_left_shift": lambda a, b: a << b,
+    "bitwise_right_shift": lambda a, b: a >> b,
+    "floor_divide": lambda a, b: a // b,
+    "remainder": lambda a, b: a % b,
+}
+
+
+@pytest.mark.parametrize("name", INTEGER_OPERATORS)
+def test_integer_operators(name):
+    apply = INTEGER_OPERATORS[name]
+    for dtype in ("bool", *INTS):
+        a, b = operands(name, (3, 4), dtype, "operators")
+        if not defined(name, dtype):
+            continue
+        want = reference(name, a, b)
+        for got in (apply(tp.tensor(a), tp.tensor(b)), apply(a, tp.tensor(b)), apply(tp.tensor(a), b)):
+            assert_same(got, want)
+        number = True if dtype == "bool" else 3
+        assert_same(apply(tp.tensor(a), number), reference(name, a, np.array(number, dtype)))
+        assert_same(apply(number, tp.tensor(b)), reference(name, np.array(number, dtype), b))
+        assert_same(~tp.tensor(a), ~a)
+    q, r = divmod(tp.tensor([7, -7]), 2)
+    assert (q.tolist(), r.tolist()) == ([3, -4], [1, 1])
+    q, r = divmod(7.5, tp.tensor([2.0, -2.0]))
+    assert (q.tolist(), r.tolist()) == ([3, -4], [1.5, -0.5])
+    with pytest.raises(TypeError, match=r"bitwise_and.*float32"):
+        tp.tensor([1, 2]) & 2.5
+    with pytest.raises(TypeError, match=r"bitwise_invert.*float64"):
+        ~tp.tensor(np.ones(2))
+
+
+def test_names_of_numpy():
+    import tapeflow._core as core
+
+    x = tp.tensor([0.25, 0.5])
+    for name in ("arcsin", "arccos", "arctan", "arcsinh", "arctanh", "absolute", "rint"):
+        assert_same(getattr(np, name)(x), getattr(tp, name)(x))
+    assert tp.arccosh is core.acosh and tp.mod is core.remainder and tp.power is core.pow
+    assert isinstance(np.arctan2(x, x), tp.Tensor) and isinstance(np.left_shift(tp.tensor([1]), 2), tp.Tensor)
+
+
+def test_polygamma_is_the_derivative_of_itself():
+    x = np.array([0.3, 2.5, 7.0, 30.0, -0.4, -2.7])
+    f = tp.digamma
+    for order in range(1, 4):
+        f = tp.grad(lambda t, f=f: tp.sum(f(t)))
+        close(f(tp.tensor(x)), np.array([float(mpmath.psi(order, v)) for v in x]), 1e-12, 0)
+
+
 # ---- pow ----
 
 
@@ -853,6 +1065,11 @@ SATURATED = [  # op, x, value, gradient
     ("softplus", INF, INF, 1), ("softplus", -INF, 0, 0), ("sigmoid", INF, 1, 0), ("sigmoid", -INF, 0, 0),
     ("exp", -INF, 0, 0), ("exp", -1000, 0, 0), ("expm1", -INF, -1, 0), ("log", INF, INF, 0), ("log1p", INF, INF, 0),
     ("rsqrt", INF, 0, 0), ("sqrt", INF, INF, 0),
+    *((name, x, max(x, 0), float(x > 0)) for name in ("silu", "gelu", "gelu_tanh") for x in (1000, -1000, INF, -INF)),
+    *(("erf", x, math.copysign(1, x), 0) for x in (100, -1000, INF, -INF)),
+    ("erfc", INF, 0, 0), ("erfc", -INF, 2, 0), ("atan", 1e30, math.pi / 2, 0), ("atan", INF, math.pi / 2, 0),
+    ("asinh", INF, INF, 0), ("acosh", INF, INF, 0), ("exp2", -INF, 0, 0), ("exp2", -2000, 0, 0), ("log2", INF, INF, 0),
+    ("log10", INF, INF, 0), ("cbrt", INF, INF, 0), ("reciprocal", INF, 0, 0), ("digamma", INF, INF, 0),
 ]  # fmt: skip
 
 
@@ -892,6 +1109,8 @@ def test_derivatives_far_out_do_not_overflow_early(dtype):
 def test_integer_results_are_not_recorded(name, dtype):
     if defined(name, dtype):
         assert not function(name)(*map(tp.tensor, operands(name, (2,), dtype))).requires_grad
+    if name in INTEGER:
+        return
     x = tp.ones((2,), requires_grad=True)
     y = function(name)(
         *[tp.tensor([True, False]) if TABLE[name].kind == "select" else x][:1], *[x] * (TABLE[name].nin - 1)

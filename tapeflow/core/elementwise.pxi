@@ -414,6 +414,86 @@ def pow(x1, x2, /):
     return call2(OP_POW, x1, x2)
 
 
+def gelu(x, /, approximate="none"):
+    """x times the normal distribution function: ``x * erfc(-x / sqrt(2)) / 2``, elementwise.
+
+    Parameters
+    ----------
+    x : Tensor, array or number
+    approximate : "none" or "tanh"
+        "tanh": ``gelu_tanh(x)``, the approximation by a hyperbolic tangent.
+
+    Derivative: the distribution function plus x times the density, 0 and 1 at -inf and inf.
+
+    >>> tp.gelu(tp.tensor([0.0, 100.0])).tolist()
+    [0.0, 100.0]
+    """
+    if approximate == "none":
+        return call1(OP_GELU, x)
+    if approximate == "tanh":
+        return call1(OP_GELU_TANH, x)
+    raise errors.NumberRangeError(f"[gelu] approximate is {approximate!r}; expected 'none' or 'tanh'.")
+
+
+def elu(x, /, alpha=1.0):
+    """x where x > 0, else ``alpha * (exp(x) - 1)``, elementwise.
+
+    Parameters
+    ----------
+    x, alpha : Tensor, array or number
+        Of shapes that broadcast together.
+
+    Derivative by x: 1 where x > 0, else ``alpha * exp(x)``; by alpha: 0 where x > 0, else ``exp(x) - 1``.
+
+    >>> tp.elu(tp.tensor([2.0, 0.0])).tolist()
+    [2.0, 0.0]
+    """
+    return call2(OP_ELU, x, alpha)
+
+
+def leaky_relu(x, /, negative_slope=0.01):
+    """x where x > 0, else ``negative_slope * x``, elementwise.
+
+    Parameters
+    ----------
+    x, negative_slope : Tensor, array or number
+        Of shapes that broadcast together.
+
+    Derivative by x: 1 where x > 0, else negative_slope; by negative_slope: 0 where x > 0, else x.
+
+    >>> tp.leaky_relu(tp.tensor([2.0, -2.0]), 0.5).tolist()
+    [2.0, -1.0]
+    """
+    return call2(OP_LEAKY_RELU, x, negative_slope)
+
+
+def nan_to_num(x, /, nan=0.0, posinf=None, neginf=None):
+    """x with NaN, inf and -inf replaced by numbers, elementwise.
+
+    Parameters
+    ----------
+    x : Tensor, array or number
+    nan, posinf, neginf : Tensor, array or number
+        What stands in for NaN, inf and -inf; None: the largest and the lowest number of the dtype.
+
+    The gradient goes to x where x is finite, else to what stands in for it. Integers are left as they are.
+
+    >>> tp.nan_to_num(tp.tensor([1.0, float("nan"), float("inf")]), posinf=9.0).tolist()
+    [1.0, 0.0, 9.0]
+    """
+    cdef Tensor t = as_tensor(x)
+    if not is_float(t.v.dtype):
+        return op_identity(t)
+    cdef object largest = _float_largest[t.v.dtype]
+    y = call3(OP_WHERE, call1(OP_ISNAN, t), nan, t)
+    y = call3(OP_WHERE, call2(OP_EQUAL, t, math.inf), largest if posinf is None else posinf, y)
+    return call3(OP_WHERE, call2(OP_EQUAL, t, -math.inf), -largest if neginf is None else neginf, y)
+
+
+cdef dict _float_largest = {TPF_FLOAT32: float(numpy.finfo("float32").max),
+                            TPF_FLOAT64: float(numpy.finfo("float64").max)}
+
+
 def clip(x, /, min=None, max=None):
     """x limited to min .. max, elementwise: ``minimum(maximum(x, min), max)``, so min > max gives max.
 

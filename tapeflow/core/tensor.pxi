@@ -651,6 +651,54 @@ cdef class Tensor:
     def __rtruediv__(a, b):
         return operator2(OP_DIVIDE, b, a)
 
+    def __floordiv__(a, b):
+        return operator2(OP_FLOOR_DIVIDE, a, b)
+
+    def __rfloordiv__(a, b):
+        return operator2(OP_FLOOR_DIVIDE, b, a)
+
+    def __mod__(a, b):
+        return operator2(OP_REMAINDER, a, b)
+
+    def __rmod__(a, b):
+        return operator2(OP_REMAINDER, b, a)
+
+    def __divmod__(a, b):
+        return (floor_divide(a, b), remainder(a, b)) if is_operand(b) else NotImplemented
+
+    def __rdivmod__(a, b):
+        return (floor_divide(b, a), remainder(b, a)) if is_operand(b) else NotImplemented
+
+    def __and__(a, b):
+        return operator2(OP_BITWISE_AND, a, b)
+
+    def __rand__(a, b):
+        return operator2(OP_BITWISE_AND, b, a)
+
+    def __or__(a, b):
+        return operator2(OP_BITWISE_OR, a, b)
+
+    def __ror__(a, b):
+        return operator2(OP_BITWISE_OR, b, a)
+
+    def __xor__(a, b):
+        return operator2(OP_BITWISE_XOR, a, b)
+
+    def __rxor__(a, b):
+        return operator2(OP_BITWISE_XOR, b, a)
+
+    def __lshift__(a, b):
+        return operator2(OP_BITWISE_LEFT_SHIFT, a, b)
+
+    def __rlshift__(a, b):
+        return operator2(OP_BITWISE_LEFT_SHIFT, b, a)
+
+    def __rshift__(a, b):
+        return operator2(OP_BITWISE_RIGHT_SHIFT, a, b)
+
+    def __rrshift__(a, b):
+        return operator2(OP_BITWISE_RIGHT_SHIFT, b, a)
+
     def __pow__(a, b, mod):
         if mod is not None or not (is_operand(a) and is_operand(b)):
             return NotImplemented
@@ -675,6 +723,9 @@ cdef class Tensor:
 
     def __abs__(self):
         return call1(OP_ABS, self)
+
+    def __invert__(self):
+        return call1(OP_BITWISE_INVERT, self)
 
     def __richcmp__(self, other, int op):
         cdef int code = (OP_LESS if op == Py_LT else OP_LESS_EQUAL if op == Py_LE else OP_EQUAL if op == Py_EQ

@@ -11,6 +11,9 @@
 #include <string.h>
 
 #include "tpf_math.h"
+#include "tpf_math_more.h"
+#include "tpf_integer.h"
+#include "tpf_composite.h"
 #include "loops.h"
 #include "cast.h"
 #include "reduce.h"

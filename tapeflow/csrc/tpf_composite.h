@@ -1,0 +1,118 @@
+/* Functions made of those of tpf_math.h and tpf_math_more.h: gelu, gelu_tanh, polygamma.
+
+   float32 works in float64. In float64 the arguments of erfc and exp carry what their roundings lost, for the tails
+   magnify it: at x = -38 one ULP of x / sqrt(2) is 1400 ULP of gelu. polygamma is scalar, with loops. */
+#ifndef TPF_COMPOSITE_H
+#define TPF_COMPOSITE_H
+
+#include "tpf_math_more.h"
+
+/* x erfc(-x / sqrt(2)) / 2; beyond -40 and 40 it is -0 and x. */
+TPF_INLINE float tpf_gelu_f32(float x) {
+    double t = x < -16.0f ? -16.0 : (double)x;
+    return (float)(0.5 * t * tpf_erfc_short(t * -0x1.6a09e667f3bcdp-1));
+}
+
+TPF_INLINE double tpf_gelu_f64(double x) {
+    double t = tpf_clamp_f64(x, -40.0, 40.0), z = t * -0x1.6a09e667f3bcdp-1;
+    double low = tpf_product_error(t, -0x1.6a09e667f3bcdp-1, z) + t * 0x1.bdd3413b26456p-55;
+    double y = tpf_erfc_times(z, TPF_ABS(t) < 0x1p-60 ? 0.0 : low, 0.5 * t);
+    return x > 40.0 ? x : y;
+}
+
+/* x / (1 + exp(-v)), v = x (2 sqrt(2 / pi)) (1 + 0.044715 x^2). */
+TPF_INLINE float tpf_gelu_tanh_f32(float x) {
+    double t = tpf_clamp_f64(x, -16.0, 16.0), v = t * TPF_FMA(0x1.2444f2a4d8b4bp-4, t * t, 0x1.9884533d43651p+0);
+    return x > 16.0f ? x : (float)(t / (1.0 + tpf_exp_short(-v)));
+}
+
+TPF_INLINE double tpf_gelu_tanh_f64(double x) {
+    const double k0 = 0x1.9884533d43651p+0, k1 = 0x1.2444f2a4d8b4bp-4;
+    double t = tpf_clamp_f64(x, -22.0, 22.0), w = t * t, s = k1 * w, m = k0 + s, v = t * m, low, p, e;
+    int negative = v < 0.0;
+    low = tpf_product_error(k1, w, s) + (k1 * tpf_product_error(t, t, w) - 0x1.6c843a29d1c70p-61 * w);
+    low += tpf_sum_error(k0, s, m) - 0x1.cbc0d30ebfd15p-54;
+    low = TPF_FMA(t, low, tpf_product_error(t, m, v));
+    {
+        tpf_reduced_f64 z = tpf_reduce_exp_f64(negative ? v : -v);
+        p = tpf_expm1_poly_f64(z.r, z.low);
+        p = 1.0 + TPF_FMA(negative ? low : -low, 1.0 + p, p);
+        e = tpf_scale_f64(p, z.shifted);
+        v = (negative ? tpf_scale_f64(t * p, z.shifted) : t) / (1.0 + e);
+    }
+    v = TPF_ABS(x) < 0x1p-60 ? 0.5 * x : v;
+    return x > 22.0 ? x : v;
+}
+
+/* ---- polygamma ---- */
+
+#define TPF_POLYGAMMA_MAX 40
+
+/* x^-s for a whole s; repeated multiplication is the more accurate for small ones. */
+TPF_INLINE double tpf_inverse_power(double x, int s) {
+    double r = 1.0 / x, p = 1.0;
+    if (s > 4) return tpf_pow_f64(x, -(double)s);
+    for (; s > 0; s--) p *= r;
+    return p;
+}
+
+/* zeta(s, x) = 1 / x^s + 1 / (x + 1)^s + ... by the formula of Euler and Maclaurin (DLMF 25.11.28); x > 0, s > 1. */
+TPF_INLINE double tpf_hurwitz_zeta(int s, double x) {
+    static const double terms[10] = {/* B(2 j) / (2 j)! */
+        0.08333333333333333, -0.001388888888888889, 3.306878306878307e-05, -8.267195767195768e-07, 2.08767569878681e-08,
+        -5.284190138687493e-10, 1.3382536530684679e-11, -3.3896802963225827e-13, 8.586062056277845e-15,
+        -2.174868698558062e-16};
+    double sum = 0.0, factor, power, tail;
+    for (; x < 12.0 + s; x += 1.0) sum += tpf_inverse_power(x, s);
+    power = tpf_inverse_power(x, s - 1);
+    if (!(power > 0.0)) return sum;
+    tail = 0.5;
+    factor = s / x;
+    for (int j = 0; j < 10; j++) {
+        tail += terms[j] * factor;
+        factor *= ((s + 2 * j + 1) / x) * ((s + 2 * j + 2) / x);
+    }
+    return TPF_FMA(power, 1.0 / (s - 1) + tail / x, sum);
+}
+
+/* cot(pi x); x is not whole. */
+TPF_INLINE double tpf_cot_pi(double x) {
+    double d = x - TPF_RINT(x), b = TPF_ABS(d);
+    int outer = b > 0.25;
+    tpf_quarter_turn t = {TPF_PI_F64 * (outer ? b - 0.5 : b), 0.0, 0};
+    t.quadrant = (uint64_t)outer;
+    return tpf_with_sign_f64(tpf_quarter_turn_cos(t) / tpf_quarter_turn_sin(t), d);
+}
+
+/* The n-th derivative of pi cot(pi x): a polynomial in c = cot(pi x), for c' = -pi (1 + c^2). */
+TPF_INLINE double tpf_cot_derivative(int n, double x) {
+    double p[TPF_POLYGAMMA_MAX + 2] = {0.0, 1.0}, c = tpf_cot_pi(x), y;
+    for (int k = 0; k < n; k++) {
+        double q[TPF_POLYGAMMA_MAX + 2] = {0.0};
+        for (int i = 1; i <= k + 1; i++) {
+            q[i - 1] -= i * p[i] * TPF_PI_F64;
+            q[i + 1] -= i * p[i] * TPF_PI_F64;
+        }
+        memcpy(p, q, sizeof p);
+    }
+    y = p[n + 1];
+    for (int i = n; i >= 0; i--) y = y * c + p[i];
+    return TPF_PI_F64 * y;
+}
+
+/* Orders 1, 2 ... 40; below 0 by reflection: digamma(1 - x) - digamma(x) = pi cot(pi x), derived n times. */
+TPF_INLINE double tpf_polygamma_f64(double order, double x) {
+    int n = order >= 1.0 && order <= TPF_POLYGAMMA_MAX && order == TPF_FLOOR(order) ? (int)order : 0;
+    double y, sign = n % 2 == 1 ? 1.0 : -1.0;
+    if (order == 0.0) return tpf_digamma_f64(x);
+    if (n == 0 || x != x || x == -TPF_INF) return TPF_NAN;
+    if (x <= 0.0 && x == TPF_FLOOR(x))
+        return n % 2 == 1 ? TPF_INF : (x == 0.0 ? tpf_with_sign_f64(TPF_INF, -x) : TPF_NAN);
+    y = tpf_hurwitz_zeta(n + 1, x < 0.0 ? 1.0 - x : x);
+    for (int k = 2; k <= n; k++) y *= k;
+    return x < 0.0 ? -y - tpf_cot_derivative(n, x) : sign * y;
+}
+
+TPF_INLINE float tpf_polygamma_f32(float order, float x) { return (float)tpf_polygamma_f64(order, x); }
+
+#endif
