@@ -215,6 +215,8 @@ cdef int matmul_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     cdef Tensor a
     cdef Tensor ga = None
     cdef Tensor gb = None
+    if needs(w, e, 0) and needs(w, e, 1) and g.v.size and not matrices_readable(g.v):
+        g = packed(g)  # once for both products
     if needs(w, e, 0):
         ga = op_matmul(g, swap_last(cast_like(with_node(vals[1], e.src[1]), g)))
     if needs(w, e, 1):
