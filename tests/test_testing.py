@@ -537,3 +537,11 @@ def test_oracle_strong_zero():
     y = oracle.where([True, False], x, oracle.rsqrt(x) * 0.0)
     assert oracle.gradients(y, [x])[0].value.tolist() == [1.0, 0.0]
     assert [g.value.tolist() for g in oracle.gradients(oracle.sum(x[:0]), [x])] == [[0.0, 0.0]]
+
+
+def test_the_oracle_refuses_what_has_no_value_also_where_nothing_would_be_looked_at():
+    nothing = oracle.tensor(np.zeros((0, 0)))
+    for refused in (lambda: oracle.take(nothing, [-1, 0], axis=1), lambda: oracle.max(nothing, axis=0)):
+        with pytest.raises((IndexError, ValueError)):
+            refused()
+    assert oracle.take(nothing, [], axis=1).shape == (0, 0) and oracle.sum(nothing, axis=0).shape == (0,)

@@ -367,6 +367,8 @@ def reduction(rule: Callable, exact: bool = False) -> Callable[..., Array]:
         kept = [size for i, size in enumerate(data.shape) if i not in axes]
         rows = np.moveaxis(data, axes, range(-len(axes), 0))
         rows = rows.reshape(math.prod(kept), math.prod(data.shape[i] for i in axes))
+        if not rows.shape[1]:
+            whole([])  # raises where nothing has no value, also when there are no rows
         out = np.empty(len(rows), dtype=object)
         for i, row in enumerate(rows):
             out[i] = whole(list(row))
@@ -459,7 +461,13 @@ expand_dims = _shaped(np.expand_dims)
 squeeze = _shaped(np.squeeze)
 concat = _shaped(np.concatenate)
 stack = _shaped(np.stack)
-take = _shaped(np.take)
+
+
+def take(x: Any, indices: Any, axis: int) -> Array:
+    """Of indices that are in range, also where there is nothing to pick: NumPy looks at none then."""
+    if not builtins.all(-_data(x).shape[axis] <= i < _data(x).shape[axis] for i in np.ravel(indices)):
+        raise IndexError(f"{indices} for axis {axis} of shape {_data(x).shape}")
+    return _array(np.take(_data(x), indices, axis=axis))
 
 
 # ---- the derivative
