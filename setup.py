@@ -50,7 +50,7 @@ if VARIANT == "boundscheck":  # overflow of C integers is found by UBSan, in the
 # Contraction would make fused and composed gradients differ; without the other two flags exp does not vectorise.
 FLAGS = ["-O3", "-std=c11", "-ffp-contract=off", "-fno-trapping-math", "-fno-math-errno", "-fvisibility=hidden"]
 FLAGS += ["-pthread", "-g0"]
-SANITIZE = ["-fsanitize=address,undefined", "-fno-sanitize-recover=undefined"]
+SANITIZE = ["-fsanitize=address,undefined,float-cast-overflow", "-fno-sanitize-recover=undefined"]
 MSVC_FLAGS = ["/O2", "/fp:precise", "/std:c11"]
 LEVELS = {
     "v2": ["-march=x86-64-v2"],

@@ -133,13 +133,11 @@ def cross_entropy(logits, labels):
 
 
 cdef Tensor cross_entropy_of_probabilities(Tensor x, Tensor p):
-    cdef int64_t rows = 1
-    cdef int d
+    cdef int64_t rows
     if not same_shape(x.v, p.v):
         raise errors.ShapeError(f"[cross_entropy] probabilities of shape {shape_of(p.v)} do not fit logits of shape "
                                 f"{shape_of(x.v)}.")
-    for d in range(x.v.ndim - 1):
-        rows *= x.v.shape[d]
+    rows = checked_size(x.v.ndim - 1, x.v.shape, 1)
     # a class of probability 0 adds 0, also where its log is -inf
     cdef Tensor total = op_reduce(OP_SUM, call2(OP_SMUL, p, op_rows(OP_LOG_SOFTMAX, x)), 0, True, False)
     return call2(OP_DIVIDE, call1(OP_NEGATIVE, total), rows)

@@ -41,6 +41,8 @@ cdef Value *reduction_order(Value *x, uint64_t mask, int64_t *outer, int64_t *n,
     cdef Value *moved
     cdef Value *v
     outer[0] = n[0] = inner[0] = 1
+    if x.size == 0:  # the caller knows what to make of nothing; products need not fit 64 bits
+        return value_contiguous(x)
     for d in range(x.ndim):
         if x.shape[d] == 1:
             continue
@@ -111,6 +113,8 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
     src = reduction_order(x.v, mask, &outer, &n, &inner)
     try:
         y = value_new(ndim, shape, dtype)
+        if src.size == 0:
+            outer, n, inner = y.size, 0, 1
         if y.size:
             run_reduce(kernels.reduce[code][src.dtype], y.data, src, outer, n, inner)
     finally:
@@ -186,17 +190,15 @@ cdef Tensor op_rows(int op, Tensor x):
     cdef ThreadState *ts = thread_state()
     cdef int k = x.v.dtype - TPF_FLOAT32
     cdef int64_t n = x.v.shape[x.v.ndim - 1]
-    cdef int64_t rows = 1
-    cdef int d
+    cdef int64_t rows
     cdef Value *src = value_contiguous(x.v)
     cdef Value *y
     cdef Entry *e = NULL
     cdef tpf_rows f = (kernels.softmax[k] if op == OP_SOFTMAX else kernels.log_softmax[k] if op == OP_LOG_SOFTMAX
                        else kernels.logsumexp[k])
-    for d in range(x.v.ndim - 1):
-        rows *= x.v.shape[d]
     try:
         y = value_new(src.ndim - 1 if op == OP_LOGSUMEXP else src.ndim, src.shape, src.dtype)
+        rows = y.size if op == OP_LOGSUMEXP or n == 0 else y.size // n
         if y.size:
             if src.size >= RELEASE_GIL // 4:
                 with nogil:

@@ -237,8 +237,8 @@ cdef Tensor rows_of(Tensor x):
     cdef int64_t shape[2]
     shape[1] = x.v.shape[x.v.ndim - 1]
     cdef int d
-    shape[0] = 1
-    for d in range(x.v.ndim - 1):
+    shape[0] = 1 if x.v.size or shape[1] == 0 else 0
+    for d in range(x.v.ndim - 1 if shape[0] else 0):
         shape[0] *= x.v.shape[d]
     return op_reshape(x, 2, shape)
 

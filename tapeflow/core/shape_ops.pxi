@@ -309,6 +309,8 @@ cdef Tensor op_concat(list parts, int axis):
     cdef bint grad = False
     cdef Entry *e
     for t in parts:
+        if total > LARGEST - t.v.shape[axis]:
+            raise errors.ShapeError(f"[concat] axis {axis} of the result would not fit 64 bits.")
         total += t.v.shape[axis]
         grad = grad or wants_record(ts, t.node, first.dtype)
     for d in range(first.ndim):
@@ -421,7 +423,7 @@ cdef void around_axis(Value *x, int axis, int64_t *outer, int64_t *inner) noexce
     cdef int d
     outer[0] = 1
     inner[0] = 1
-    for d in range(x.ndim):
+    for d in range(x.ndim if x.size else 0):
         if d < axis:
             outer[0] *= x.shape[d]
         elif d > axis:
@@ -437,6 +439,8 @@ cdef void take_strided(Value *y, Value *x, Value *idx, int axis) noexcept:
     cdef int64_t k
     cdef int d
     cdef int n = 0
+    if y.size == 0:
+        return
     for d in range(x.ndim):
         if d != axis:
             shape[n], step[n] = x.shape[d], x.strides[d]
@@ -444,7 +448,7 @@ cdef void take_strided(Value *y, Value *x, Value *idx, int axis) noexcept:
             n += 1
         if d > axis:
             inner *= x.shape[d]
-    for k in range(idx.size if y.size else 0):
+    for k in range(idx.size):
         tpf_copy(y.data + k * inner, to, x.data + (<int64_t *>idx.data)[k] * x.strides[axis], step,
                  tpf_itemsize(x.dtype), n, shape)
 

@@ -278,7 +278,8 @@ cdef inline void set_contiguous_strides(Value *v) noexcept:
     cdef int d = v.ndim - 1
     while d >= 0:
         v.strides[d] = step
-        step *= v.shape[d] if v.shape[d] > 0 else 1
+        if v.size > 0:           # beside an empty axis the product may not fit, and nothing is read
+            step *= v.shape[d]
         d -= 1
     v.contiguous = True
 
@@ -399,7 +400,11 @@ cdef void view_done(Value *v) noexcept:
     cdef int d
     v.size = 1
     for d in range(v.ndim):
-        v.size *= v.shape[d]
+        if v.shape[d] == 0:      # the others' product need not fit 64 bits
+            v.size = 0
+    if v.size:
+        for d in range(v.ndim):
+            v.size *= v.shape[d]
     v.contiguous = is_contiguous(v)
 
 
