@@ -193,9 +193,9 @@ cdef Value *window_view(Value *x, const int64_t *params) except NULL:
     cdef Value *v = value_view(x, x.ndim)
     cdef int d
     for d in range(x.ndim):
-        if params[4 * d + 3] > 0:
+        if x.size and params[4 * d + 3] > 0:
             v.data += params[4 * d + 1] * x.strides[d]
-        v.strides[d] = params[4 * d + 2] * x.strides[d]
+        v.strides[d] = params[4 * d + 2] * x.strides[d] if x.size else 0
         v.shape[d] = params[4 * d + 3]
     view_done(v)
     return v
