@@ -128,7 +128,7 @@ def cross_entropy(logits, labels):
                                 "Use .astype('int64').")
     if ids.v.ndim != x.v.ndim - 1 or memcmp(ids.v.shape, x.v.shape, ids.v.ndim * sizeof(int64_t)) != 0:
         raise errors.ShapeError(f"[cross_entropy] labels of shape {shape_of(ids.v)} do not fit logits of shape "
-                                f"{shape_of(x.v)}: expected {shape_of(x.v)[:-1]}, one class number a row.")
+                                f"{shape_of(x.v)}: expected {shape_of(x.v)[:x.v.ndim - 1]}, one class number a row.")
     return op_cross_entropy(x, ids)
 
 

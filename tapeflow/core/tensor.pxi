@@ -17,7 +17,7 @@ cdef str describe(Value *v):
 
 cdef str short(object x):
     cdef str text = repr(x)
-    return text if len(text) <= 40 else text[:20] + "..." + text[-10:]
+    return text if len(text) <= 40 else text[:20] + "..." + text[len(text) - 10:]
 
 
 cdef int dtype_code(object dtype, str op) except -1:
