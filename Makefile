@@ -19,6 +19,7 @@ test: lint
 
 test-deep: lint
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q
+	TAPEFLOW_ISA=v2 $(BIN)/python -m pytest -q
 
 test-sanitize: $(VENV)/installed-test
 	tools/variant.sh asan $(BIN)/python

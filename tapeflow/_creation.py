@@ -123,7 +123,8 @@ def _from_nested(obj: Sequence[Any], op: str, dtype: Any) -> Tensor:
 def _numbers_to_array(obj: Any, dtype: np.dtype[Any], kinds: set[type]) -> np.ndarray[Any, Any]:
     if dtype.kind in "iu" and float in kinds:
         return np.asarray(obj, dtype=np.float64).astype(dtype)
-    return np.asarray(obj, dtype=dtype)
+    with np.errstate(over="ignore"):  # what is too large for float32 is inf, as everywhere
+        return np.asarray(obj, dtype=dtype)
 
 
 def _stack_nested(obj: Any, op: str) -> Tensor:

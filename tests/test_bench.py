@@ -157,7 +157,7 @@ def test_a_round_on_a_busy_machine_is_repeated(monkeypatch):
 
 
 def test_calibration_fills_the_target():
-    assert harness.calibrate(lambda: sum(range(1000)), 5e-3) > 10
+    assert harness.calibrate(lambda: sum(range(1000)), 5e-2) > 10
     assert harness.calibrate(lambda: sum(range(1_000_000)), 1e-6) == 1
 
 

@@ -293,9 +293,11 @@ def test_operators_take_tensors_scalars_and_arrays_on_both_sides(name, dtype):
         assert_same(got, want)
     for number in (2, 2.5, True):
         k = tp.full((), number, dtype=s)
-        assert_same(apply(x, number), f(x, k), label=f"{name} {number!r} on the right")
+        # x**2 is square(x), which a general pow equals to the bit only where there is fma
+        right = tp.square(x) if (name, number) == ("pow", 2) else f(x, k)
+        assert_same(apply(x, number), right, label=f"{name} {number!r} on the right")
         assert_same(apply(number, y), f(k, y), label=f"{name} {number!r} on the left")
-        assert_same(f(x, number), f(x, k))
+        assert_same(f(x, number), right)
         scalar = a.dtype.type(number)
         for got in (apply(x, scalar), apply(x, np.asarray(scalar)), apply(x, k)):
             assert_same(got, f(x, k), label=f"{name} NumPy scalar on the right")
