@@ -21,11 +21,12 @@ except ImportError as error:
         "Build it: `make build` in the checkout, or `pip install .`"
     ) from error
 
-from tapeflow import _advanced, _composed, _creation, ops, transforms
+from tapeflow import _advanced, _composed, _creation, transforms
+from tapeflow._hash import table_hash as _table_hash
 
-if ops.table_hash() != _core.TABLE_HASH:
+if _table_hash() != _core.TABLE_HASH:
     raise ImportError(
-        f"tapeflow's compiled core was built from another op table ({_core.TABLE_HASH}, now {ops.table_hash()}). "
+        f"tapeflow's compiled core was built from another op table ({_core.TABLE_HASH}, now {_table_hash()}). "
         "Rebuild it: `make build` in the checkout, or `pip install .`"
     )
 _core.bind(_creation, _advanced, transforms, _composed)

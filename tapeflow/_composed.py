@@ -7,9 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from tapeflow import _core, ops
+from tapeflow import _core
 
-_NAMES = list(ops.TABLE)
 _rules: dict[tuple[int, int], Callable[..., Any] | None] = {}
 
 
@@ -17,7 +16,10 @@ def rule(opcode: int, i: int) -> Callable[..., Any] | None:
     """The rule (g, a, b, c, y) -> cotangent of input i, or None where the derivative is 0 everywhere."""
     key = opcode, i
     if key not in _rules:
-        source = ops.composed_vjp(_NAMES[opcode], i)
-        namespace = {"inf": math.inf, "nan": math.nan, **{name: getattr(_core, name) for name in _NAMES}}
+        from tapeflow import ops  # reading the table takes longer than the rest of the import: only when it is needed
+
+        names = list(ops.TABLE)
+        source = ops.composed_vjp(names[opcode], i)
+        namespace = {"inf": math.inf, "nan": math.nan, **{name: getattr(_core, name) for name in names}}
         _rules[key] = None if source is None else eval(f"lambda g, a, b, c, y: {source}", namespace)
     return _rules[key]

@@ -56,13 +56,7 @@ cdef extern from "platform.h" nogil:
         TPF_INT64
         TPF_FLOAT32
         TPF_FLOAT64
-        TPF_NDTYPES
         TPF_MAX_NDIM
-        TPF_SUM
-        TPF_MEAN
-        TPF_MAX
-        TPF_MIN
-        TPF_ARGMAX
     const bint POOLED "TPF_POOLED"
     const bint ASSERTING "TPF_ASSERTING"
     void ensure "tpf_ensure"(bint, const char *)
@@ -112,7 +106,6 @@ cdef extern from "platform.h" nogil:
         tpf_operand ops[5]
     void tpf_execute(const tpf_call *)
     int tpf_itemsize(int)
-    void tpf_pack(void *, const char *, int, int, const int64_t *, const int64_t *, int64_t, int64_t)
     void tpf_copy(char *, const int64_t *, const char *, const int64_t *, int, int, const int64_t *)
     void tpf_fill(void *, const void *, int, int64_t)
     void tpf_take(void *, const void *, const int64_t *, int64_t, int64_t, int64_t, int64_t)
@@ -147,14 +140,14 @@ cdef object _np_bool = numpy.bool_
 # The Python parts that the core calls; set once by tapeflow/__init__.py (they import this module).
 cdef object _creation = None
 cdef object _advanced = None
-cdef object _trees = None
+cdef object _transforms = None
 cdef object _composed = None
 
 
-def bind(creation, advanced, trees, composed):
+def bind(creation, advanced, transforms, composed):
     """Give the core the Python modules that it calls."""
-    global _creation, _advanced, _trees, _composed
-    _creation, _advanced, _trees, _composed = creation, advanced, trees, composed
+    global _creation, _advanced, _transforms, _composed
+    _creation, _advanced, _transforms, _composed = creation, advanced, transforms, composed
 
 
 cdef struct Chunk

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 
+from ._hash import table_hash
 from .expr import Call, Expr, Name, c_statements, free_names, nodes, parse, substitute, to_text, with_children
-from .ops import DTYPES, FLOATS, INPUTS, KINDS, SAVE_BITS, STRUCTURED, TABLE, Elementwise, table_hash
+from .ops import DTYPES, FLOATS, INPUTS, KINDS, SAVE_BITS, STRUCTURED, TABLE, Elementwise
 
 WARNING = "Generated from ops.py by codegen.py: edit those."
 VJP_KINDS = ("NONE", "PASS", "LOOP")

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 from tapeflow import _core, _creation
+from tapeflow._arguments import NUMBERS, as_axis
 from tapeflow._core import Tensor
 from tapeflow.errors import AxisError, DTypeError, ShapeError
 
@@ -23,7 +24,7 @@ _Shape = tuple[int, ...]
 _Sizes = dict[int, int]
 _Pipe = tuple[tuple[Callable[[Tensor, Any], Tensor], Any], ...]
 
-_NUMBERS = (bool, int, float)
+
 _EXHAUSTIVE = 8  # operands up to which the best order is looked for; 3**n / 2 splits
 _PLANS = 1024
 
@@ -62,20 +63,9 @@ def _operands(op: str, xs: Sequence[Any]) -> list[Tensor]:
             break
     else:
         return list(xs)
-    found = [x if isinstance(x, Tensor) or type(x) in _NUMBERS else _creation.convert(x, op) for x in xs]
+    found = [x if isinstance(x, Tensor) or type(x) in NUMBERS else _creation.convert(x, op) for x in xs]
     dtype = _creation.result_type(*found)
     return [x.astype(dtype, copy=False) if isinstance(x, Tensor) else _core.from_number(x, dtype, op) for x in found]
-
-
-def _axis(axis: Any, ndim: int, op: str) -> int:
-    """axis as 0 .. ndim - 1."""
-    try:
-        a = operator.index(axis)
-    except TypeError:
-        raise DTypeError(f"[{op}] axis must be an int, got {type(axis).__name__}.") from None
-    if not -ndim <= a < ndim:
-        raise AxisError(f"[{op}] axis {a} is out of range for a tensor of {ndim} dimensions.")
-    return a % ndim
 
 
 # ---- running a plan
@@ -442,7 +432,7 @@ def _tensordot_axes(axes: Any, a: Tensor, b: Tensor) -> tuple[_Shape, _Shape]:
         raise DTypeError(f"[tensordot] axes must be an int or two sequences, got {type(axes).__name__}.") from None
     if len(pair) != 2 or len(pair[0]) != len(pair[1]):
         raise AxisError(f"[tensordot] expected axes as two sequences of one length, got {axes!r}.")
-    left, right = (tuple(_axis(x, t.ndim, "tensordot") for x in xs) for xs, t in zip(pair, (a, b), strict=True))
+    left, right = (tuple(as_axis(x, t.ndim, "tensordot") for x in xs) for xs, t in zip(pair, (a, b), strict=True))
     if len(set(left)) < len(left) or len(set(right)) < len(right):
         raise AxisError(f"[tensordot] an axis is named twice in {axes!r}.")
     return left, right
@@ -496,8 +486,10 @@ def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
     """
     a, b = _operands("vecdot", (x1, x2))
     if a.shape == b.shape and a.ndim:
-        return _sum(_core.multiply(a, b), (_axis(axis, a.ndim, "vecdot"),))
-    return _run(_vecdot_plan(a.shape, b.shape, _axis(axis, a.ndim, "vecdot"), _axis(axis, b.ndim, "vecdot")), (a, b))
+        return _sum(_core.multiply(a, b), (as_axis(axis, a.ndim, "vecdot"),))
+    return _run(
+        _vecdot_plan(a.shape, b.shape, as_axis(axis, a.ndim, "vecdot"), as_axis(axis, b.ndim, "vecdot")), (a, b)
+    )
 
 
 def dot(a: Any, b: Any, /) -> Tensor:
@@ -554,7 +546,7 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
     [0.0, 0.0, 1.0]
     """
     a, b = _operands("cross", (x1, x2))
-    p, q = _axis(axis, a.ndim, "cross"), _axis(axis, b.ndim, "cross")
+    p, q = as_axis(axis, a.ndim, "cross"), as_axis(axis, b.ndim, "cross")
     if a.shape[p] != 3 or b.shape[q] != 3:
         raise ShapeError(f"[cross] expected 3 elements along axis {axis}, got shapes {a.shape} and {b.shape}.")
     if a.ndim - p != b.ndim - q:  # a non-negative axis and ranks that differ: vectors last, and back

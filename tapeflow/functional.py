@@ -12,19 +12,16 @@ from typing import Any
 import numpy as np
 
 from tapeflow import _core, _creation, random
+from tapeflow._arguments import as_axes, as_tensor
 from tapeflow._core import Tensor
 from tapeflow.errors import AxisError, DTypeError, NumberRangeError, ShapeError, TensorIndexError
 
 # ---- arguments
 
 
-def _as_tensor(x: Any, op: str) -> Tensor:
-    return x if isinstance(x, Tensor) else _creation.convert(x, op)
-
-
 def _same_shapes(op: str, **tensors: Any) -> list[Tensor]:
     """The operands of a loss as float tensors, which must be of one shape."""
-    found = [_as_tensor(x, op) for x in tensors.values()]
+    found = [as_tensor(x, op) for x in tensors.values()]
     if any(x.shape != found[0].shape for x in found):
         given = ", ".join(f"{name} has shape {x.shape}" for name, x in zip(tensors, found, strict=True))
         raise ShapeError(f"[{op}] {given}: they must be equal. Use reshape.")
@@ -43,7 +40,7 @@ def _reduced(x: Tensor, reduction: str, op: str) -> Tensor:
 
 def _of_class(table: Tensor, labels: Any, op: str) -> Tensor:
     """The row of the table for each class number, which must be one of 0 .. len(table) - 1."""
-    t = _as_tensor(labels, op)
+    t = as_tensor(labels, op)
     if t.dtype.kind not in "iu":
         raise DTypeError(f"[{op}] class numbers must be integers, got dtype {t.dtype}. Use .astype('int64').")
     classes = table.shape[0]
@@ -67,17 +64,9 @@ def _positions(labels: Tensor, classes: int, op: str) -> Tensor:
 def _normal_axes(x: Tensor, normalized_shape: Any, axis: Any, op: str) -> tuple[int, ...]:
     """The axes to normalise over, ascending: those of normalized_shape, the last ones, or those named."""
     if normalized_shape is None:
-        axes = axis if isinstance(axis, (tuple, list)) else (axis,)
-        try:
-            numbers = [operator.index(a) for a in axes]
-        except TypeError:
-            raise DTypeError(f"[{op}] axis must be an int or a tuple of ints, got {axis!r}.") from None
-        for a in numbers:
-            if not -x.ndim <= a < x.ndim:
-                raise AxisError(f"[{op}] axis {a} is out of range for a tensor of {x.ndim} dimensions.")
-        found = sorted({a % x.ndim for a in numbers})
-        if len(found) < len(numbers) or not found:
-            raise AxisError(f"[{op}] expected one or more axes, each named once, got {axis!r}.")
+        found = sorted(as_axes(axis, x.ndim, op))
+        if not found:
+            raise AxisError(f"[{op}] expected one or more axes, got {axis!r}.")
         return tuple(found)
     sizes = tuple(normalized_shape) if isinstance(normalized_shape, (tuple, list)) else (normalized_shape,)
     if not sizes or len(sizes) > x.ndim or x.shape[x.ndim - len(sizes) :] != sizes:
@@ -89,7 +78,7 @@ def _normal_axes(x: Tensor, normalized_shape: Any, axis: Any, op: str) -> tuple[
 
 def _along(parameter: Any, x: Tensor, axes: tuple[int, ...], what: str, op: str) -> Tensor:
     """A weight or bias over the normalised axes, in the shape that broadcasts against x."""
-    t = _as_tensor(parameter, op)
+    t = as_tensor(parameter, op)
     expected = tuple(x.shape[a] for a in axes)
     if t.shape != expected:
         raise ShapeError(f"[{op}] {what} has shape {t.shape}, expected {expected}, the sizes that are normalised.")
@@ -128,7 +117,7 @@ def layer_norm(
     >>> tp.layer_norm(tp.tensor([[0.0, 2.0], [-3.0, 3.0]]), eps=0.0).tolist()
     [[-1.0, 1.0], [-1.0, 1.0]]
     """
-    x = _as_tensor(x, "layer_norm")
+    x = as_tensor(x, "layer_norm")
     axes = _normal_axes(x, normalized_shape, axis, "layer_norm")
     centred = x - _core.mean(x, axes, True)
     y = centred * _core.rsqrt(_core.mean(_core.square(centred), axes, True) + eps)
@@ -154,7 +143,7 @@ def rms_norm(
     >>> tp.rms_norm(tp.tensor([3.0, -3.0])).tolist()
     [1.0, -1.0]
     """
-    x = _as_tensor(x, "rms_norm")
+    x = as_tensor(x, "rms_norm")
     x = x if x.dtype.kind == "f" else x.astype(_core.get_default_dtype())
     axes = _normal_axes(x, normalized_shape, axis, "rms_norm")
     if eps is None:
@@ -188,7 +177,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, generator: random.Gen
     >>> tp.dropout(tp.ones(3), 0.0).tolist(), tp.dropout(tp.ones(3), 1.0).tolist()
     ([1.0, 1.0, 1.0], [0.0, 0.0, 0.0])
     """
-    x = _as_tensor(x, "dropout")
+    x = as_tensor(x, "dropout")
     x = x if x.dtype.kind == "f" else x.astype(_core.get_default_dtype())
     try:
         p = float(p)
@@ -228,7 +217,7 @@ def one_hot(indices: Any, num_classes: int = -1, *, axis: int = -1, dtype: Any =
     >>> tp.one_hot([2, 0], 3).tolist()
     [[0, 0, 1], [1, 0, 0]]
     """
-    t = _as_tensor(np.asarray(indices, np.int64) if isinstance(indices, list) and not indices else indices, "one_hot")
+    t = as_tensor(np.asarray(indices, np.int64) if isinstance(indices, list) and not indices else indices, "one_hot")
     try:
         classes = operator.index(num_classes)
     except TypeError:
@@ -284,10 +273,10 @@ def binary_cross_entropy_with_logits(
     op = "binary_cross_entropy_with_logits"
     x, t = _same_shapes(op, logits=logits, targets=targets)
     # both terms are positive, so that a small loss is as accurate as a large one; smul: 0 times infinity is 0
-    hit = t if pos_weight is None else t * _as_tensor(pos_weight, op)
+    hit = t if pos_weight is None else t * as_tensor(pos_weight, op)
     loss = _core.smul(hit, _core.softplus(-x)) + _core.smul(1 - t, _core.softplus(x))
     if weight is not None:
-        loss = loss * _as_tensor(weight, op)
+        loss = loss * as_tensor(weight, op)
     return _reduced(loss, reduction, op)
 
 
@@ -365,7 +354,7 @@ def nll_loss(log_probabilities: Any, labels: Any, reduction: str = "mean") -> Te
     >>> tp.nll_loss(tp.tensor([[-1.0, -2.0], [-3.0, -4.0]]), [1, 0]).item()
     2.5
     """
-    x, t = _as_tensor(log_probabilities, "nll_loss"), _as_tensor(labels, "nll_loss")
+    x, t = as_tensor(log_probabilities, "nll_loss"), as_tensor(labels, "nll_loss")
     if not x.ndim or t.shape != x.shape[:-1]:
         raise ShapeError(
             f"[nll_loss] labels of shape {t.shape} do not fit log-probabilities of shape {x.shape}: "

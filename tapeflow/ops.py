@@ -2,15 +2,14 @@
 
 An elementwise op is its value and its partial derivatives in the language of expr.py. The partials of one op may name
 its inputs a, b, c and its result y; whatever they name is what the tape saves. A value that calls its own name is a
-primitive of csrc/tpf_math.h or tpf_math_more.h (of tpf_integer.h for integers). A partial that is a condition of 0, 1 or -1 selects the cotangent (see expr.push), so the
-kinks are decided here and nowhere else. Standard library only: setup.py, the tests and the devices read this file.
+primitive of csrc/tpf_math.h or tpf_math_more.h (of tpf_integer.h for integers). A partial that is a condition of 0, 1
+or -1 selects the cotangent (see expr.push), so the kinks are decided here and nowhere else. Standard library only:
+setup.py, the tests and the devices read this file.
 """
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 
 from .expr import Call, Expr, ExprError, Name, Num, calls, free_names, parse, push, to_python
 
@@ -152,15 +151,6 @@ def composed_vjp(name: str, i: int) -> str | None:
     """Python source of the rule for input i, in g, a, b, c, y and public functions; None where it has no cotangent."""
     entry = TABLE[name]
     return None if entry.vjp_kind(i) == "NONE" else to_python(entry.pushed[i])
-
-
-def table_hash() -> str:
-    """16 hex digits over the sources of what is generated; the build stores it and the import compares it."""
-    here = Path(__file__).parent
-    digest = hashlib.sha256()
-    for file in ("expr.py", "ops.py", "codegen.py"):
-        digest.update((here / file).read_bytes().replace(b"\r\n", b"\n"))
-    return digest.hexdigest()[:16]
 
 
 # ---- the table -------------------------------------------------------------------------------------------------------

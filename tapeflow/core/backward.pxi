@@ -381,7 +381,7 @@ cdef class Walk:
     cdef int elementwise_fused(self, Entry *e, Value **vals, Slot *s) except -1:
         cdef int op = e.opcode
         cdef int nin = e.nin
-        cdef int i, k, kind
+        cdef int i, kind
         cdef int last = -1
         cdef Entry *src
         cdef Value *g = s.v
@@ -486,15 +486,14 @@ cdef class Walk:
 cdef int add_into_grads(list updates) except -1:
     """Add each (tensor, cotangent) into the tensor's .grad: all of them, or none after an error. A large addition lets
     other threads run: sums whose .grad has changed meanwhile are made again."""
-    cdef Tensor t, g, old, new
+    cdef Tensor t, g, old
     cdef list sums = None
     cdef bint changed = True
     while changed:
         sums = []
         for t, g in updates:
             old = t._grad
-            sums.append((old, None if old is None else old.detach(),
-                         packed(g) if old is None else packed(add_tensors(old, g))))
+            sums.append((old, None if old is None else old.detach(), g if old is None else add_tensors(old, g)))
         changed = False
         for (t, g), (grad, seen, total) in zip(updates, sums):
             old = grad
@@ -606,7 +605,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
         ts.flags &= ~(T_GRAD | T_TAPE)
     try:
         for node, t in starts:
-            if node.e != NULL and walk.wants(node.e):
+            if walk.wants(node.e):
                 walk.push_tensor(node.e, t, NULL)
         t = target = seed = node = None
         starts = None

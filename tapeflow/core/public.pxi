@@ -544,7 +544,7 @@ cdef class _GradMode:
         return None
 
     def __call__(self, f):
-        return _trees.under(type(self), f)
+        return _transforms.under(type(self), f)
 
 
 cdef class no_grad(_GradMode):

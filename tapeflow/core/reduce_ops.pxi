@@ -449,7 +449,6 @@ cdef Tensor op_matmul(Tensor a, Tensor b):
     """The product of the last two axes; both have at least two."""
     cdef ThreadState *ts = thread_state()
     cdef int dtype = a.v.dtype if a.v.dtype > b.v.dtype else b.v.dtype
-    cdef int d
     cdef Value *va = NULL
     cdef Value *vb = NULL
     cdef Value *y = NULL

@@ -12,7 +12,7 @@ cdef enum:
     # flags of a thread
     T_GRAD = 1                   # grad mode
     T_TAPE = 2                   # a `with Tape()` is open: everything is recorded
-    # flags of an entry
+    # flags of an entry; E_GRAD and T_GRAD are the same bit, so that one `and` asks for both
     E_GRAD = 1                   # something behind it requires grad
     E_FREED = 2                  # a backward without retain_graph went through it
     E_WATCHED = 4                # hooks, retain_grad or a source of a running walk: look before going on
@@ -566,7 +566,7 @@ cdef class Tape:
         cdef ThreadState *ts = thread_state()
         # is there an outer tape or tp.grad that the gradient itself must be recorded for?
         cdef bint outer = ts.depth > 0 or any([tape is not self or self.persistent for tape in <list>ts.tapes])
-        result = _trees.tape_gradient(target, sources, output_gradients, unconnected, outer, self.source_node)
+        result = _transforms.tape_gradient(target, sources, output_gradients, unconnected, outer, self.source_node)
         self.used = True
         if not self.persistent:
             self.forget()

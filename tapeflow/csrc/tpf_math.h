@@ -336,16 +336,21 @@ TPF_INLINE float tpf_log_core_f32(float f, float n) {
     return TPF_FMAF(n, TPF_LN2_HI_F32, f + y);
 }
 
-/* With s = f / (2 + f): log(1 + f) = 2 atanh(s) = f - s (f - r), r = 2 (atanh(s) - s) / s; fit 2^-59. */
+/* With s = f / (2 + f): log(1 + f) = 2 atanh(s) = f - s (f - r), r = 2 (atanh(s) - s) / s = z p(z) with z = s^2;
+   this is p; fit 2^-59. */
+TPF_INLINE double tpf_atanh_tail_f64(double z) {
+    double p = 0.14796107587658547;
+    p = TPF_FMA(p, z, 0.15314035599459025);
+    p = TPF_FMA(p, z, 0.1818356487676316);
+    p = TPF_FMA(p, z, 0.22222198563276233);
+    p = TPF_FMA(p, z, 0.2857142874247698);
+    p = TPF_FMA(p, z, 0.39999999999414315);
+    return TPF_FMA(p, z, 0.6666666666666734);
+}
+
 TPF_INLINE double tpf_log_core_f64(double f, double n) {
-    double s = f / (2.0 + f), z = s * s, r = 0.14796107587658547;
-    r = TPF_FMA(r, z, 0.15314035599459025);
-    r = TPF_FMA(r, z, 0.1818356487676316);
-    r = TPF_FMA(r, z, 0.22222198563276233);
-    r = TPF_FMA(r, z, 0.2857142874247698);
-    r = TPF_FMA(r, z, 0.39999999999414315);
-    r = TPF_FMA(r, z, 0.6666666666666734);
-    r = f - TPF_FMA(s, f - r * z, -(n * TPF_LN2_LO_F64));
+    double s = f / (2.0 + f), z = s * s;
+    double r = f - TPF_FMA(s, f - tpf_atanh_tail_f64(z) * z, -(n * TPF_LN2_LO_F64));
     return TPF_FMA(n, TPF_LN2_HI_F64, r);
 }
 

@@ -199,14 +199,8 @@ TPF_INLINE float tpf_log2_tail_f32(float f) {
 
 /* f - log(1 + f), as in tpf_log_core_f64. */
 TPF_INLINE double tpf_log_tail_f64(double f) {
-    double s = f / (2.0 + f), z = s * s, r = 0.14796107587658547;
-    r = TPF_FMA(r, z, 0.15314035599459025);
-    r = TPF_FMA(r, z, 0.1818356487676316);
-    r = TPF_FMA(r, z, 0.22222198563276233);
-    r = TPF_FMA(r, z, 0.2857142874247698);
-    r = TPF_FMA(r, z, 0.39999999999414315);
-    r = TPF_FMA(r, z, 0.6666666666666734);
-    return s * (f - r * z);
+    double s = f / (2.0 + f), z = s * s;
+    return s * (f - tpf_atanh_tail_f64(z) * z);
 }
 
 /* log(1 + f) for 1 + f in [sqrt(1/2), sqrt(2)], for float32 functions that work in float64:
