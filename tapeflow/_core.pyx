@@ -7,6 +7,7 @@ shape ops record through the tape, rules are written in ops, the walk applies ru
 cimport cython
 from cpython.buffer cimport (PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDED_RO, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release,
                              PyObject_GetBuffer)
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_CheckSignals, PyErr_Clear, PyErr_Occurred
 from cpython.object cimport Py_EQ, Py_GT, Py_LE, Py_LT, Py_NE, PyObject
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
@@ -30,6 +31,7 @@ from tapeflow import _blas, errors
 include "optable.pxi"
 
 cdef extern from "Python.h":
+    void *PyEval_GetFrame()
     Py_ssize_t Py_REFCNT(object)
     bint PyFloat_CheckExact(object)
     bint PyLong_CheckExact(object)
@@ -71,6 +73,11 @@ cdef extern from "platform.h" nogil:
     ctypedef void (*tpf_matmul)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t,
                                int64_t, int64_t) noexcept nogil
     ctypedef void (*tpf_random)(void *, int64_t, uint64_t, uint64_t) noexcept nogil
+    ctypedef struct tpf_scalar:
+        uint32_t op, y, a, b
+    ctypedef struct tpf_scalar_more:
+        uint32_t c
+        void (*function)() noexcept
     ctypedef struct tpf_kernels:
         const char *level
         tpf_loop loop[32][6]
@@ -89,6 +96,7 @@ cdef extern from "platform.h" nogil:
         tpf_random normal[2]
         tpf_random bits32
         tpf_random bits64
+        void (*run_scalars)(void *, const tpf_scalar *, const tpf_scalar *) noexcept nogil
     ctypedef struct tpf_operand:
         const char *data
         const int64_t *strides
@@ -122,6 +130,26 @@ cdef extern from "platform.h" nogil:
     void *tpf_get_thread()
     void tpf_set_thread(void *)
 
+cdef extern from "plan.h" nogil:
+    enum:
+        TPF_GROUP_BYTES
+        TPF_GROUP_OPERANDS
+    ctypedef struct tpf_group_operand:
+        int kind, block, itemsize
+        char *data
+        const int64_t *strides
+    ctypedef struct tpf_group_step:
+        tpf_loop loop
+        tpf_cast cast
+        int y, a, b, c
+    ctypedef struct tpf_group:
+        int n_operands, n_steps, n_blocks, ndim, block, block_bytes
+        const int64_t *shape
+        int64_t size, grain, parallel
+        tpf_group_operand *operands
+        tpf_group_step *steps
+    void tpf_run_group(const tpf_group *)
+
 cdef enum:
     RELEASE_GIL = 16384          # elements from which a loop takes the 5 us that make releasing the GIL worth it
     TINY_MATMUL = 8192           # m n k up to which our own loop beats the call of BLAS
@@ -144,6 +172,11 @@ cdef object _transforms = None
 cdef object _composed = None
 
 
+def _freeze_tape(*args, **options):
+    from tapeflow.plan import freeze_tape  # plans are imported when one is made
+    return freeze_tape(*args, **options)
+
+
 def bind(creation, advanced, transforms, composed):
     """Give the core the Python modules that it calls."""
     global _creation, _advanced, _transforms, _composed
@@ -157,9 +190,11 @@ cdef struct Many
 cdef class Tensor
 cdef class Tape
 cdef class Node
+cdef class Program
 
 include "core/storage.pxi"
 include "core/tape.pxi"
+include "core/program.pxi"
 include "core/tensor.pxi"
 include "core/elementwise.pxi"
 include "core/shape_ops.pxi"
@@ -168,4 +203,6 @@ include "core/indexing.pxi"
 include "core/backward.pxi"
 include "core/rules.pxi"
 include "core/public.pxi"
+include "core/execute.pxi"
+include "core/executor.pxi"
 include "functions.pxi"

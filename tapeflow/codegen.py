@@ -2,6 +2,7 @@
 
     optable.h      opcodes and the facts of each op
     loops.h        scalar functions, loops and VJP loops for each op and dtype, and the tables of them for level.c
+    scalar.h       the machine that runs programs of 0-d values
     optable.pxi    the declarations of optable.h for Cython
     functions.pxi  the public functions with their docstrings
 
@@ -30,6 +31,7 @@ def generate(out_dir: str | Path) -> list[Path]:
     contents = {
         "optable.h": optable_h(),
         "loops.h": loops_h(),
+        "scalar.h": scalar_h(),
         "optable.pxi": optable_pxi(),
         "functions.pxi": functions_pxi(),
     }
@@ -285,6 +287,75 @@ def _vjp_table(entries: list[Elementwise]) -> str:
 
 def _macro(name: str, rows: list[str]) -> str:
     return f"#define {name} {{ \\\n" + "".join(f"    {row}, \\\n" for row in rows) + "}\n"
+
+
+# ---- scalar.h --------------------------------------------------------------------------------------------------------
+
+# Ops with a label of their own in the machine, for float32 and float64; others go through their loop, some ns a call.
+_SCALAR = (
+    "add subtract multiply divide negative smul square sqrt rsqrt reciprocal exp expm1 log log1p sin cos tanh sigmoid "
+    "relu abs sign maximum minimum pow where less less_equal greater greater_equal equal not_equal"
+).split()
+
+_MACHINE = """/* One pass over a program of 0-d values. With GCC and Clang each instruction jumps to the label of the
+   next one, which the processor predicts better than one switch that all share. */
+static void tpf_run_scalars(void *cells_, const tpf_scalar *code, const tpf_scalar *end)
+{{
+    char *const w = (char *)cells_;
+    const tpf_scalar_more *more;
+#define TPF_CELL(type, i) (*(type *)(w + 8 * (size_t)(i)))
+#if defined(__GNUC__)
+    static const void *const labels[] = {{{labels}}};
+#define TPF_CASE(number, name) name:
+#define TPF_NEXT if (++code == end) return; goto *labels[code->op]
+    if (code == end) return;
+    goto *labels[code->op];
+    {{
+#else
+#define TPF_CASE(number, name) case number:
+#define TPF_NEXT break
+    for (; code < end; code++) switch (code->op) {{
+#endif
+{cases}
+    }}
+#undef TPF_CASE
+#undef TPF_NEXT
+#undef TPF_CELL
+}}
+"""
+
+
+def scalar_codes() -> dict[tuple[str, str], int]:
+    """The instruction of (op, dtype suffix): 0 and 1 go through a loop and a cast, 2 copies a cell."""
+    cells = [(name, dtype) for name in _SCALAR for dtype in FLOATS if dtype in TABLE[name].dtypes]
+    return {cell: 3 + k for k, cell in enumerate(cells)}
+
+
+def scalar_h() -> str:
+    codes = scalar_codes()
+    cases = [
+        (0, "generic", ["more = (const tpf_scalar_more *)(code + 1);",
+                        "((tpf_loop)more->function)(w + 8 * (size_t)code->y, w + 8 * (size_t)code->a,",
+                        "    w + 8 * (size_t)code->b, w + 8 * (size_t)more->c, 1);", "code++;"]),
+        (1, "cast", ["more = (const tpf_scalar_more *)(code + 1);",
+                     "((tpf_cast)more->function)(w + 8 * (size_t)code->y, w + 8 * (size_t)code->a, 1);", "code++;"]),
+        (2, "copy", ["TPF_CELL(int64_t, code->y) = TPF_CELL(int64_t, code->a);"]),
+    ]  # fmt: skip
+    for (name, dtype), number in codes.items():
+        entry = TABLE[name]
+        element = _value(entry, dtype)
+        cells = [f"TPF_CELL({ctype}, {'more->c' if key == 'c' else f'code->{key}'})"
+                 for key, ctype in element.inputs.items()]  # fmt: skip
+        three = entry.nin == 3
+        body = ["more = (const tpf_scalar_more *)(code + 1);"] if three else []
+        body += [f"TPF_CELL({element.result}, code->y) = tpf_{name}_{dtype}({', '.join(cells)});"]
+        cases.append((number, f"{name}_{dtype}", body + (["code++;"] if three else [])))
+    text = "".join(
+        f"    TPF_CASE({number}, {name})\n" + "".join(f"        {line}\n" for line in [*body, "TPF_NEXT;"])
+        for number, name, body in cases
+    )
+    labels = ", ".join(f"&&{name}" for _, name, _ in cases)
+    return f"/* {WARNING} */\n" + _MACHINE.format(labels=labels, cases=text.rstrip())
 
 
 # ---- optable.pxi -----------------------------------------------------------------------------------------------------

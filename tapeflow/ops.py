@@ -283,6 +283,10 @@ structured("matmul",        "Matrix product.")
 structured("softmax",       "exp(x) divided by its sum along an axis.")
 structured("log_softmax",   "x less its logsumexp along an axis.")
 structured("cross_entropy", "Mean negative log-likelihood of integer labels under softmax logits.")
+structured("accumulate",    "What a .grad slot holds with the operand added; the operand where the slot is empty.")
+structured("indices",       "Integer positions along an axis, checked, the negative ones counted from the end.")
+structured("random",        "The next draw of a generator.")
+structured("cross_entropy_vjp", "The cotangent of the logits of cross_entropy.")
 structured("leaf",          "A value that no recorded op made.")
 # fmt: on
 

@@ -193,7 +193,9 @@ class Generator:
             raise DTypeError(f"[random.Generator] expected (seed, draw) as state, got {state!r}.")
         seed, draw = _word(state[0], "seed", "Generator"), _word(state[1], "draw", "Generator")
         with _lock:
+            before = getattr(self, "_seed", seed), getattr(self, "_draw", draw)  # a copy has none yet
             self._seed, self._draw = seed, draw
+        _core.generator_seeded(self, before, seed, draw)
 
     def _fill(self, kind: str, shape: tuple[int, ...], dtype: str, op: str) -> Tensor:
         """The next draw; its number is given back where memory or the shape's size refuse it."""
@@ -201,7 +203,7 @@ class Generator:
             seed, draw = self._seed, self._draw
             self._draw = (draw + 1) % _WORD
         try:
-            return _core.random_fill(kind, shape, dtype, seed, draw)
+            return _core.random_fill(kind, shape, dtype, seed, draw, self)
         except BaseException:
             with _lock:
                 if (self._seed, self._draw) == (seed, (draw + 1) % _WORD):

@@ -49,9 +49,14 @@ def parameter(text):
 def source_functions():
     """The same of each `def` in the sources, special methods left out."""
     found, pattern = {}, re.compile(r"^(?:cdef class (\w+)|( *)def (?!__)(\w+)\(([^#]*?)\):)", re.M)
+    attributes = re.compile(r"^cdef class (\w+)|^    cdef readonly \w+ ([\w, ]+?)(?: *#.*)?$", re.M)
     core = ROOT / "tapeflow"
     texts = [path.read_text(encoding="utf-8") for path in (core / "_core.pyx", *sorted(core.glob("core/*.pxi")))]
     for text in [*texts, codegen.functions_pxi()]:
+        inside = ""
+        for name, names in attributes.findall(text):
+            inside = name + "." if name else inside
+            found |= {inside + attribute.strip(): "self" for attribute in names.split(",") if attribute.strip()}
         inside = ""
         for name, indent, function, parameters in pattern.findall(text):
             if name:

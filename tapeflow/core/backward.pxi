@@ -486,24 +486,32 @@ cdef class Walk:
 cdef int add_into_grads(list updates) except -1:
     """Add each (tensor, cotangent) into the tensor's .grad: all of them, or none after an error. A large addition lets
     other threads run: sums whose .grad has changed meanwhile are made again."""
-    cdef Tensor t, g, old
+    cdef Tensor t, g, old, total
     cdef list sums = None
     cdef bint changed = True
+    cdef ThreadState *ts = thread_state()
+    cdef Program program = program_of(ts)
     while changed:
         sums = []
         for t, g in updates:
             old = t._grad
-            sums.append((old, None if old is None else old.detach(), g if old is None else add_tensors(old, g)))
+            total = g if old is None else add_tensors(old, g)
+            sums.append((old, None if old is None else hold(old), total if program is None else
+                         program.accumulated(ts, t, g, total)))
         changed = False
         for (t, g), (grad, seen, total) in zip(updates, sums):
             old = grad
             changed = changed or t._grad is not grad or (old is not None and old.v != (<Tensor>seen).v)
     for (t, g), (grad, seen, total) in zip(updates, sums):
         old = grad
+        if program is not None:
+            program.keep_grad(t)
         if old is None or (old.node != NULL and old.node.flags & E_LEAF):  # a leaf is not written while recording
             t._grad = total
         else:
             rebind(grad, total)
+        if program is not None:
+            program.wrote_grad(t, t._grad)
     return 0
 
 
@@ -516,7 +524,7 @@ cdef Value *zero_like(Value *g) except NULL:
         v = value_broadcast(zero, g.ndim, g.shape)
     finally:
         value_release(zero)
-    return v
+    return as_constant(v)
 
 
 cdef Tensor run_hooks(list hooks, Tensor g):
@@ -587,7 +595,9 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
         node = node_of(t) if places is None else places[i]
         check_target(t, node)
         starts.append((node, checked_seed(t, seed)))
-    walk.composed = composed
+    cdef Program program = program_of(ts)
+    cdef int line = -1
+    walk.composed = composed or program is not None  # a recording takes notes of the walk as of any ops
     walk.retain = retain or composed
     walk.retained = []
     if sources is not None:
@@ -601,6 +611,10 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
                     walk.floor = node.e.number
     if composed:
         ts.flags |= T_GRAD
+    elif program is not None:
+        ts.flags &= ~T_GRAD
+        line = program.line_now
+        program.line_now = program.here()
     else:
         ts.flags &= ~(T_GRAD | T_TAPE)
     try:
@@ -613,6 +627,8 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
         walk.commit()
     finally:
         restore_modes(ts, flags)
+        if program is not None and not composed:
+            program.line_now = line
     if sources is None:
         return None
     found = [None if node is None else walk.sources.get(<uintptr_t>(<Node>node).e) for node in sources]

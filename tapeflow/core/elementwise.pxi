@@ -206,6 +206,7 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
     cdef bint select = tpf_op_kind[op] == TPF_KIND_SELECT
     cdef Tensor t
     cdef list made = None
+    cdef bint soft = False       # a float argument of a recorded function is among the operands
     for i in range(nin):  # before anything is looked at: conversion may run the caller's code
         if not (isinstance(<object>args[i], Tensor) or is_number(<object>args[i])):
             t = as_tensor_for(op, <object>args[i])
@@ -228,8 +229,14 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
             continue
         v[i] = t.v
         nodes[i] = t.node
+        if type(t) is WeakFloat:
+            soft = True
+            weak = weak if select and i == 0 else 3
+            continue
         if not (select and i == 0) and t.v.dtype > strong:
             strong = t.v.dtype
+    if soft:
+        return with_weak_tensors(op, nin, args, compute_dtype(op, strong, weak), strong < 0)
     dtype = compute_dtype(op, strong, weak)
     if kernels.loop[op][dtype] == NULL:
         raise_no_loop(op, dtype)
@@ -237,13 +244,50 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
         if numbers:
             for i in range(nin):
                 if v[i] == NULL:
-                    own[i] = v[i] = value_scalar(TPF_BOOL if select and i == 0 else dtype)
+                    own[i] = as_constant(value_scalar(TPF_BOOL if select and i == 0 else dtype))
+                    v[i] = own[i]
                     write_number(v[i].data, v[i].dtype, <object>args[i], tpf_op_name[op])
         return computed(op, nin, v, nodes, dtype)
     finally:
         if numbers:
             for i in range(nin):
                 value_release(own[i])
+
+
+cdef Tensor with_weak_tensors(int op, int nin, PyObject **args, int dtype, bint all_weak):
+    """op with floats that a recording has made tensors of: as numbers they take the dtype of the tensors beside them,
+    and among themselves they are Python's."""
+    cdef Tensor t, y
+    cdef list kept = []
+    cdef int i
+    for i in range(nin):
+        if isinstance(<object>args[i], WeakFloat):
+            t = <Tensor>args[i]
+            t = op_astype(hold(t), TPF_FLOAT64 if all_weak else dtype)
+        elif all_weak and is_number(<object>args[i]):
+            t = number_tensor(<object>args[i], TPF_FLOAT64, tpf_op_name[op])
+        else:
+            continue
+        kept.append(t)
+        args[i] = <PyObject *>t
+    y = elementwise(op, nin, args)
+    if not all_weak or y.v.dtype != TPF_FLOAT64:
+        return y
+    t = WeakFloat.__new__(WeakFloat)
+    fill_tensor(t, value_alias(y.v), y.node)
+    if t.node != NULL:
+        t.node.refs += 1
+    return t
+
+
+def weak_input(Program program not None, number):
+    """A fresh 0-d tensor for an argument that is a Python float."""
+    cdef Tensor t = WeakFloat.__new__(WeakFloat)
+    cdef Value *v = value_scalar(TPF_FLOAT64)
+    write_number(v.data, TPF_FLOAT64, number, b"freeze")
+    fill_tensor(t, v, NULL)
+    program.objects[program.number(v, V_INPUT, value_share(v))] = t
+    return t
 
 
 cdef Tensor computed(int op, int nin, Value **v, Entry **nodes, int dtype):
@@ -329,7 +373,7 @@ cdef Tensor with_float(int op, Tensor t, object number, bint number_first):
     """op of a plain float tensor and a Python float, which takes the tensor's dtype."""
     cdef Value *v[2]
     cdef Entry *nodes[2]
-    cdef Value *own = value_scalar(t.v.dtype)
+    cdef Value *own = as_constant(value_scalar(t.v.dtype))
     if t.v.dtype == TPF_FLOAT32:
         (<float *>own.data)[0] = <float>PyFloat_AS_DOUBLE(number)
     else:

@@ -406,7 +406,7 @@ def empty(shape, dtype=None, device=None, requires_grad=False):
     _creation.check_device(device, "empty")
     check_sizes(ndim, sizes, b"empty")
     cdef int code = default_float if dtype is None else dtype_code(dtype, "empty")
-    return finished(wrap(value_new(ndim, sizes, code), NULL), requires_grad)
+    return finished(wrap(as_constant(value_new(ndim, sizes, code)), NULL), requires_grad)
 
 
 def zeros(shape, dtype=None, device=None, requires_grad=False):
@@ -446,7 +446,7 @@ cdef Tensor finished(Tensor t, bint requires_grad):
 cdef Tensor filled(int ndim, const int64_t *shape, Tensor t):
     cdef Value *v = value_new(ndim, shape, t.v.dtype)
     tpf_fill(v.data, t.v.data, tpf_itemsize(v.dtype), v.size)
-    return wrap(v, NULL)
+    return wrap(as_constant(v), NULL)
 
 
 cdef Tensor full_shape(int ndim, const int64_t *shape, int dtype, object number):
@@ -462,7 +462,7 @@ cdef Tensor arange_int(int64_t n):
     cdef int64_t i
     for i in range(n):
         (<int64_t *>v.data)[i] = i
-    return wrap(v, NULL)
+    return wrap(as_constant(v), NULL)
 
 
 def from_number(number, dtype, str op):
@@ -477,45 +477,75 @@ def from_number(number, dtype, str op):
 def from_numpy(array, bint copy, str op, owner=None):
     """A tensor of a NumPy array, with a copy or over memory that owner (or the array) keeps alive; for the Python parts
     of the package."""
-    return wrap(value_from_numpy(array, copy, op, array if owner is None else owner), NULL)
+    return wrap(as_constant(value_from_numpy(array, copy, op, array if owner is None else owner)), NULL)
 
 
-def random_fill(str kind, shape, dtype, uint64_t key, uint64_t draw):
+def random_fill(str kind, shape, dtype, uint64_t key, uint64_t draw, generator=None):
     """Philox draws for tapeflow.random: "uniform" or "normal" of a float dtype, or raw "bits32", "bits64" as int64."""
     cdef int64_t sizes[64]
     cdef int ndim = read_shape(shape, sizes, b"random")
     cdef bint raw = kind == "bits32" or kind == "bits64"
     cdef int code = TPF_INT64 if raw else dtype_code(dtype, "random")
     cdef Value *v
-    cdef tpf_random f
     check_sizes(ndim, sizes, b"random")
     if not raw and not is_float(code):
         raise errors.DTypeError(f"[random.{kind}] expected float32 or float64, got {dtype_name(code)}.")
-    f = (kernels.bits32 if kind == "bits32" else kernels.bits64 if kind == "bits64" else
-         kernels.uniform[code - TPF_FLOAT32] if kind == "uniform" else kernels.normal[code - TPF_FLOAT32])
-    if kind == "bits32":
-        v = bits32_value(ndim, sizes, f, key, draw)
-    else:
-        v = value_new(ndim, sizes, code)
-        if v.size:
-            f(v.data, v.size, key, draw)
-    return wrap(v, NULL)
-
-
-cdef Value *bits32_value(int ndim, const int64_t *shape, tpf_random f, uint64_t key, uint64_t draw) except NULL:
-    """32-bit words, widened to int64."""
-    cdef Value *words = value_new(ndim, shape, TPF_INT32)
-    cdef Value *v
-    cdef int64_t i
+    v = value_new(ndim, sizes, code)
     try:
-        v = value_new(ndim, shape, TPF_INT64)
-        if v.size:
-            f(words.data, words.size, key, draw)
-        for i in range(v.size):
-            (<int64_t *>v.data)[i] = (<uint32_t *>words.data)[i]
-    finally:
+        fill_random(_draws.index(kind), v, key, draw)
+    except:
+        value_release(v)
+        raise
+    return drawn(v, kind, key, draw, generator)
+
+
+cdef tuple _draws = ("uniform", "normal", "bits32", "bits64")
+
+
+cdef Tensor drawn(Value *v, str kind, uint64_t key, uint64_t draw, object generator):
+    """The tensor of a draw, which a recording notes with the stretch of the generator's draws and the place in it."""
+    cdef ThreadState *ts = thread_state()
+    cdef Program program = program_of(ts)
+    cdef Entry *e = NULL
+    if program is not None and generator is not None:
+        try:
+            stretch, place = program.drawn(generator, key, draw)
+            e = record(ts, OP_RANDOM, 0, NULL, NULL, v, 0)
+            e.params = params_new(3)
+            e.params[1], e.params[2], e.params[3] = _draws.index(kind), stretch, place
+        except:
+            value_release(v)
+            entry_release(e)
+            raise
+    return wrap(v, e)
+
+
+def generator_seeded(generator, before, seed, draw):
+    """A recording, if there is one, has to know that a generator does not go on as before."""
+    cdef Program program = program_of(thread_state())
+    if program is not None:
+        program.seeded(generator, before, seed, draw)
+
+
+cdef int fill_random(int kind, Value *y, uint64_t key, uint64_t draw) except -1:
+    """A draw into y: uniform, normal, or words of 32 bits (widened to int64) or of 64."""
+    cdef Value *words
+    cdef int64_t i
+    if y.size == 0:
+        return 0
+    if kind == 0:
+        kernels.uniform[y.dtype - TPF_FLOAT32](y.data, y.size, key, draw)
+    elif kind == 1:
+        kernels.normal[y.dtype - TPF_FLOAT32](y.data, y.size, key, draw)
+    elif kind == 3:
+        kernels.bits64(y.data, y.size, key, draw)
+    else:
+        words = value_new(y.ndim, y.shape, TPF_INT32)
+        kernels.bits32(words.data, words.size, key, draw)
+        for i in range(y.size):
+            (<int64_t *>y.data)[i] = (<uint32_t *>words.data)[i]
         value_release(words)
-    return v
+    return 0
 
 
 # ---- modes
@@ -624,7 +654,8 @@ def fresh_source(Tensor x not None):
     cdef Tensor t
     if x.node != NULL and x.node.flags & E_GRAD and thread_state().flags & T_GRAD:
         return op_identity(x)
-    t = wrap(value_share(x.v), NULL)
+    note_read(x.v)
+    t = wrap(value_alias(x.v), NULL)
     return t.requires_grad_()
 
 

@@ -280,6 +280,8 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
     cdef Value *stats = NULL
     cdef int64_t stats_shape[2]
     cdef Value *y = NULL
+    cdef Value *vals[2]
+    cdef Entry *nodes[2]
     cdef Entry *e = NULL
     stats_shape[0], stats_shape[1] = rows, 2
     try:
@@ -295,8 +297,15 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
             raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out "
                                           f"of range for the axis of {n} classes.")
         if wants_record(ts, x.node, y.dtype):
-            e = record(ts, OP_CROSS_ENTROPY, 1, &x.node, &src, y, SAVE_A)
+            vals[0], vals[1] = x.v, ids.v
+            nodes[0], nodes[1] = x.node, ids.node
+            e = record(ts, OP_CROSS_ENTROPY, 2, nodes, vals, y, 0)
+            # packed or not, they are the values that a recording has numbered
+            src.program, src.number = x.v.program, x.v.number
+            id.program, id.number = ids.v.program, ids.v.number
             if e.flags & E_GRAD:
+                entry_drop_values(e)
+                e.val[0] = value_share(src)
                 e.val[1] = value_share(id)
                 e.val[2] = value_share(stats)
         value_share(y)
@@ -313,12 +322,24 @@ cdef Tensor cross_entropy_grad(Tensor g, Value *x, Value *ids, Value *stats):
     cdef int64_t n = x.shape[x.ndim - 1]
     cdef int k = x.dtype - TPF_FLOAT32
     cdef Value *y = value_like(x, x.dtype)
+    cdef ThreadState *ts = thread_state()
+    cdef Value *vals[3]
+    cdef Entry *nodes[3]
+    cdef Entry *e = NULL
     if x.size >= RELEASE_GIL // 4:
         with nogil:
             kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, stats.data, <int64_t *>ids.data, ids.size, n)
     elif x.size:
         kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, stats.data, <int64_t *>ids.data, ids.size, n)
-    return wrap(y, NULL)
+    if ts.flags & T_TAPE:
+        vals[0], vals[1], vals[2] = g.v, x, ids
+        nodes[0] = nodes[1] = nodes[2] = NULL
+        try:
+            e = record(ts, OP_CROSS_ENTROPY_VJP, 3, nodes, vals, y, 0)
+        except:
+            value_release(y)
+            raise
+    return wrap(y, e)
 
 
 # ---- matmul
@@ -383,6 +404,26 @@ cdef Value *matmul_value(Value *a, Value *b) except NULL:
     cdef int64_t n = b.shape[b.ndim - 1]
     cdef int ndim = a.ndim if a.ndim > b.ndim else b.ndim
     cdef int64_t shape[64]
+    cdef int d, p
+    cdef Value *y
+    for d in range(ndim - 2):
+        p = d - (ndim - a.ndim)
+        shape[d] = 1 if p < 0 else a.shape[p]
+        p = d - (ndim - b.ndim)
+        if p >= 0 and b.shape[p] != 1:
+            shape[d] = b.shape[p]
+    shape[ndim - 2], shape[ndim - 1] = m, n
+    y = value_new(ndim, shape, a.dtype)
+    matmul_into(a, b, y)
+    return y
+
+
+cdef int matmul_into(Value *a, Value *b, Value *y) except -1:
+    """y = a @ b, which matmul_value has the shape of."""
+    cdef int64_t m = a.shape[a.ndim - 2]
+    cdef int64_t k = a.shape[a.ndim - 1]
+    cdef int64_t n = b.shape[b.ndim - 1]
+    cdef int ndim = y.ndim
     cdef int64_t at[64]
     cdef int64_t sa[64]
     cdef int64_t sb[64]
@@ -391,26 +432,22 @@ cdef Value *matmul_value(Value *a, Value *b) except NULL:
     cdef char *pa = a.data
     cdef char *pb = b.data
     cdef char *out
-    cdef Value *y
     for d in range(ndim - 2):
         p = d - (ndim - a.ndim)
         size = 1 if p < 0 else a.shape[p]
         sa[d] = 0 if size == 1 else a.strides[p]
         p = d - (ndim - b.ndim)
         sb[d] = 0 if p < 0 or b.shape[p] == 1 else b.strides[p]
-        shape[d] = size if p < 0 or b.shape[p] == 1 else b.shape[p]
         at[d] = 0
-    shape[ndim - 2], shape[ndim - 1] = m, n
-    y = value_new(ndim, shape, a.dtype)
     if y.size == 0:
-        return y
+        return 0
     if k == 0:
         memset(y.data, 0, y.size * tpf_itemsize(y.dtype))
-        return y
+        return 0
     if a.contiguous and b.ndim == 2 and a.ndim > 2:  # a shared right factor: one product over all rows
         gemm(y, y.data, a, pa, b, pb, a.size // k, n, k, k * tpf_itemsize(a.dtype), tpf_itemsize(a.dtype),
              b.strides[0], b.strides[1])
-        return y
+        return 0
     out = y.data
     while True:
         gemm(y, out, a, pa, b, pb, m, n, k, a.strides[a.ndim - 2], a.strides[a.ndim - 1],
@@ -421,15 +458,15 @@ cdef Value *matmul_value(Value *a, Value *b) except NULL:
             at[d] += 1
             pa += sa[d]
             pb += sb[d]
-            if at[d] < shape[d]:
+            if at[d] < y.shape[d]:
                 break
-            pa -= sa[d] * shape[d]
-            pb -= sb[d] * shape[d]
+            pa -= sa[d] * y.shape[d]
+            pb -= sb[d] * y.shape[d]
             at[d] = 0
             d -= 1
         if d < 0:
             break
-    return y
+    return 0
 
 
 cdef Value *matmul_operand(Value *v, int dtype) except NULL:

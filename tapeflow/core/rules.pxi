@@ -108,7 +108,7 @@ cdef Tensor rows_vjp(Entry *e, Value **vals, Tensor g):
 cdef int cross_entropy_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     cdef Tensor x, p, onehot
     cdef Value *ids = vals[1]
-    if not w.composed:
+    if not w.composed or not thread_state().flags & T_GRAD:  # nobody differentiates the walk
         return w.push_tensor(e.src[0], cross_entropy_grad(g, vals[0], ids, vals[2]), NULL)
     x = with_node(vals[0], e.src[0])
     p = op_rows(OP_SOFTMAX, x)
@@ -126,7 +126,8 @@ cdef Tensor one_hot(Value *ids, Value *like):
     for d in range(ids.ndim):
         shape[d] = ids.shape[d]
     shape[ids.ndim] = 1
-    return op_astype(call2(OP_EQUAL, wrap(value_reshape(ids, ids.ndim + 1, shape), NULL), classes), like.dtype)
+    cdef Tensor column = op_reshape(wrap(value_share(ids), NULL), ids.ndim + 1, shape)
+    return op_astype(call2(OP_EQUAL, column, classes), like.dtype)
 
 
 cdef int concat_vjp(Walk w, Entry *e, Tensor g) except -1:

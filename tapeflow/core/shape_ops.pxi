@@ -251,7 +251,7 @@ cdef int copy_into_window(Value *y, const int64_t *params, Value *src) except -1
 cdef Value *zeros_value(int ndim, const int64_t *shape, int dtype) except NULL:
     cdef Value *v = value_new(ndim, shape, dtype)
     memset(v.data, 0, v.size * tpf_itemsize(dtype))
-    return v
+    return as_constant(v)
 
 
 cdef Tensor op_unslice(Tensor g, const int64_t *params):
@@ -274,7 +274,8 @@ cdef Tensor op_unslice(Tensor g, const int64_t *params):
 cdef Tensor op_assign(Tensor x, const int64_t *params, Tensor v, bint in_place):
     """x with v, of the window's shape and x's dtype, in the window. in_place: x's memory may be written."""
     cdef ThreadState *ts = thread_state()
-    cdef Value *y = value_share(x.v) if in_place else value_copy(x.v)
+    # a recording names values by identity: none of them is written
+    cdef Value *y = value_share(x.v) if in_place and not ts.flags & T_TAPE else value_copy(x.v)
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
@@ -361,11 +362,31 @@ cdef Entry *record_many(ThreadState *ts, int op, list parts, Value *y, int axis)
         if not (ts.flags & T_GRAD and is_float(y.dtype)):
             e.flags &= ~E_GRAD
         if ts.flags & T_TAPE:
-            tape_note(ts, e, y)
+            note_many(ts, e, parts, y)
     except:
         entry_release(e)
         raise
     return e
+
+
+cdef int note_many(ThreadState *ts, Entry *e, list parts, Value *y) except -1:
+    cdef Value **vals
+    cdef Tensor t
+    cdef int i
+    tape_note(ts, e, y)
+    if ts.program == NULL:
+        return 0
+    vals = <Value **>malloc(len(parts) * sizeof(Value *))
+    if vals == NULL:
+        raise MemoryError()
+    try:
+        for i in range(len(parts)):
+            t = parts[i]
+            vals[i] = t.v
+        (<Program>ts.program).note(e, len(parts), vals, y)
+    finally:
+        free(vals)
+    return 0
 
 
 cdef Tensor narrow(Tensor x, int axis, int64_t start, int64_t count):
@@ -404,6 +425,8 @@ cdef Tensor checked_indices(object indices, int64_t extent, int axis, const char
     if is_float(t.v.dtype) or t.v.dtype == TPF_BOOL:
         raise errors.DTypeError(f"[{op.decode()}] indices must be integers, got dtype {dtype_name(t.v.dtype)}. "
                                 "Use .astype('int64').")
+    cdef ThreadState *ts = thread_state()
+    cdef Entry *e = NULL
     raw = value_contiguous(t.v)
     try:
         out = value_new(raw.ndim, raw.shape, TPF_INT64)
@@ -415,7 +438,16 @@ cdef Tensor checked_indices(object indices, int64_t extent, int axis, const char
                                           f"{extent}.")
     finally:
         value_release(raw)
-    return wrap(out, NULL)
+    if ts.flags & T_TAPE:
+        try:
+            e = record(ts, OP_INDICES, 1, &t.node, &t.v, out, 0)
+            e.params = params_new(2)
+        except:
+            value_release(out)
+            entry_release(e)
+            raise
+        e.params[1], e.params[2] = extent, axis
+    return wrap(out, e)
 
 
 cdef void around_axis(Value *x, int axis, int64_t *outer, int64_t *inner) noexcept:
@@ -485,7 +517,7 @@ cdef Tensor op_take(Tensor x, Tensor idx, int axis):
         take_strided(y, x.v, idx.v, axis)
     if wants_record(ts, x.node, y.dtype):
         vals[0], vals[1] = x.v, idx.v
-        nodes[0], nodes[1] = x.node, NULL
+        nodes[0], nodes[1] = x.node, idx.node
         try:
             e = record(ts, OP_TAKE, 2, nodes, vals, y, SAVE_B)
             e.params = params_new(1)
@@ -524,7 +556,7 @@ cdef Tensor op_scatter_add(Tensor x, Tensor idx, Tensor updates, int axis):
         scatter_into(y, idx.v, updates.v, axis)
         if wants_record(ts, x.node, y.dtype) or wants_record(ts, updates.node, y.dtype):
             vals[0], vals[1], vals[2] = x.v, idx.v, updates.v
-            nodes[0], nodes[1], nodes[2] = x.node, NULL, updates.node
+            nodes[0], nodes[1], nodes[2] = x.node, idx.node, updates.node
             e = record(ts, OP_SCATTER_ADD, 3, nodes, vals, y, SAVE_B)
             e.params = params_new(1)
             e.params[1] = axis

@@ -33,6 +33,8 @@ cdef struct Value:
     int dtype
     int ndim
     bint contiguous
+    PyObject *tensor             # borrowed: the one Tensor of the user's that holds this value, or NULL
+    int64_t program, number      # in the program of a recording (program.pxi)
     int64_t dims[8]              # shape and strides of up to INLINE_NDIM axes
 
 cdef Buffer *small_free[SMALL_CLASSES]
@@ -225,6 +227,8 @@ cdef inline Value *value_raw(int ndim) noexcept:
     v.owners = 1
     v.buf = NULL
     v.data = NULL
+    v.tensor = NULL
+    v.program = 0
     v.ndim = ndim
     if ndim <= INLINE_NDIM:
         v.shape = v.dims
@@ -435,11 +439,21 @@ cdef Value *value_copy(Value *x) except NULL:
     return v
 
 
+cdef Value *value_alias(Value *x) except NULL:
+    """The same value for another tensor: two that a user holds never share one, so that each is known by it."""
+    cdef Value *v = value_view(x, x.ndim)
+    memcpy(v.shape, x.shape, 2 * x.ndim * sizeof(int64_t))
+    v.size, v.contiguous = x.size, x.contiguous
+    v.program, v.number = x.program, x.number
+    return v
+
+
 cdef inline Value *owned(Value *x) except NULL:
-    """x shared, or copied where another library may write to its memory."""
+    """x for another tensor: an alias, or a copy where another library may write to its memory."""
     if not x.buf.foreign:
-        return value_share(x)
+        return value_alias(x)
     cdef Value *v = value_copy(x)
+    v.program, v.number = x.program, x.number
     if v.dtype == TPF_BOOL:  # bytes other than 0 and 1 are true, too
         kernels.cast[TPF_UINT8][TPF_BOOL](v.data, v.data, v.size)
     return v

@@ -61,6 +61,7 @@ cdef struct ThreadState:
     Chunk *chunk
     int depth                    # of tp.grad
     PyObject *tapes              # borrowed: list of the open Tape windows of this thread
+    PyObject *program            # owned while one is open: the notes of what they record
     ThreadState *others          # all threads' records are linked
 
 cdef Chunk *chunk_free = NULL
@@ -89,6 +90,7 @@ cdef class _ThreadRecord:
                 ended_next = self.ts.next
             if tpf_get_thread() == self.ts:
                 tpf_set_thread(NULL)
+            Py_XDECREF(self.ts.program)
             if self.ts.chunk != NULL:
                 chunk_leave(self.ts.chunk)
             free(self.ts)
@@ -365,6 +367,8 @@ cdef Entry *record(ThreadState *ts, int opcode, int nin, Entry **nodes, Value **
     if ts.flags & T_TAPE:
         try:
             tape_note(ts, e, y)
+            if ts.program != NULL:
+                (<Program>ts.program).note(e, nin, vals, y)
         except:
             entry_release(e)
             raise
@@ -418,6 +422,9 @@ cdef class Tape:
     cdef bint used
     cdef bint open
     cdef _ThreadRecord thread
+    cdef readonly Program program  # which holds notes start .. stop of this window
+    cdef readonly int64_t start, stop
+    cdef readonly object finished  # what was written in the window, once it is closed
     cdef int paused
     cdef int64_t n, room
     cdef Entry **items
@@ -488,6 +495,9 @@ cdef class Tape:
         for x in self.to_watch:
             self.watch(x)
         self.to_watch = []
+        program_open(ts)
+        self.program = <Program>ts.program
+        self.start = self.stop = self.program.n
         (<list>ts.tapes).append(self)
         ts.flags |= T_TAPE
         return self
@@ -500,8 +510,11 @@ cdef class Tape:
         self.open = False
         if self in tapes:
             tapes.remove(self)
+            self.stop = self.program.n
+            self.finished = self.program.finish()
         if not tapes:
             ts.flags &= ~T_TAPE
+            program_close(ts)
         for key, (tensor, node, mine) in list(self.watched.items()):
             if not mine:
                 continue
@@ -537,12 +550,17 @@ cdef class Tape:
         """A context in which this tape takes no notes and nothing is recorded for gradients."""
         cdef ThreadState *ts = thread_state()
         cdef int flags = ts.flags
+        cdef Program program = self.program
         self.paused += 1
         ts.flags &= ~(T_GRAD | T_TAPE)
+        if program is not None:
+            program.pause(True)
         try:
             yield
         finally:
             self.paused -= 1
+            if program is not None:
+                program.pause(False)
             restore_modes(thread_state(), flags)
 
     def gradient(self, target, sources, output_gradients=None, unconnected="none"):
@@ -570,7 +588,29 @@ cdef class Tape:
         self.used = True
         if not self.persistent:
             self.forget()
+            if not self.open:
+                self.program = None
         return result
+
+    def freeze(self, inputs, outputs, **options):
+        """What was recorded in the `with` block as a plan; gradients that were taken inside it are part of it.
+
+        Parameters
+        ----------
+        inputs : list of Tensors
+            What a replay is given: tensors that the block read.
+        outputs : Tensor, or nested tuples, lists and dicts of them
+            What a replay returns, in this structure.
+        options
+            As those of tp.freeze.
+
+        >>> x = tp.tensor(3.0)
+        >>> with tp.Tape() as tape:
+        ...     y = x * x
+        >>> float(tape.freeze([x], y)(tp.tensor(5.0)))
+        25.0
+        """
+        return _freeze_tape(self, inputs, outputs, **options)
 
     def source_node(self, Tensor t not None):
         """The Node of a source: its own, or the one that it was watched at."""

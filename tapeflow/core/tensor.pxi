@@ -159,9 +159,16 @@ cdef Value *value_from_numpy(object array, bint copy, str op, object owner) exce
 cdef inline Tensor wrap(Value *v, Entry *node):
     """A tensor of v at node; both shares are taken over."""
     cdef Tensor t = Tensor.__new__(Tensor)
+    fill_tensor(t, v, node)
+    return t
+
+
+cdef inline void fill_tensor(Tensor t, Value *v, Entry *node) noexcept:
     t.v = v
     t.node = node
-    return t
+    t.born = program_clock
+    if v.tensor == NULL:
+        v.tensor = <PyObject *>t
 
 
 cdef Tensor as_tensor(object x):
@@ -202,7 +209,7 @@ cdef Tensor number_tensor(object x, int dtype, const char *op):
     except:
         value_release(v)
         raise
-    return wrap(v, NULL)
+    return wrap(as_constant(v), NULL)
 
 
 cdef int rebind(Tensor t, Tensor r) except -1:
@@ -214,7 +221,10 @@ cdef int rebind(Tensor t, Tensor r) except -1:
         return 0
     if r.v.buf.foreign or (r.node != NULL and r.node.flags & E_LEAF):
         r = op_identity(r)  # foreign memory must not show in t, and a leaf is one tensor's
-    t.v = value_share(r.v)
+    if ts.flags & T_TAPE:
+        note_write(ts, t, r)
+    t.v = value_alias(r.v) if r.v != v else value_share(v)
+    t.v.tensor = <PyObject *>t
     # outside of grad mode a tensor keeps its place: a parameter that is updated stays a leaf
     if ts.flags & T_GRAD or node == NULL or not node.flags & E_GRAD:
         t.node = r.node
@@ -225,6 +235,8 @@ cdef int rebind(Tensor t, Tensor r) except -1:
         if node != NULL and node.tensor == <PyObject *>t:
             node.tensor = NULL
         entry_release(node)
+    if v.tensor == <PyObject *>t and v != t.v:
+        v.tensor = NULL
     value_release(v)
     return 0
 
@@ -291,6 +303,31 @@ cdef Tensor cast_for_write(Tensor v, int dtype, str op):
     return op_astype(v, dtype)
 
 
+cdef int note_read(Value *v) except -1:
+    """v is about to be known under another tensor: a recording numbers it first."""
+    cdef ThreadState *ts = thread_state()
+    if ts.flags & T_TAPE and ts.program != NULL:
+        (<Program>ts.program).see(v)
+    return 0
+
+
+cdef int note_look(Value *v, str kind) except -1:
+    """Python is about to see v."""
+    cdef ThreadState *ts = thread_state()
+    if ts.flags & T_TAPE and ts.program != NULL:
+        (<Program>ts.program).looked(v, kind)
+    return 0
+
+
+cdef int set_grad(Tensor t, object grad) except -1:
+    cdef ThreadState *ts = thread_state()
+    if ts.flags & T_TAPE and ts.program != NULL:
+        (<Program>ts.program).keep_grad(t)
+        (<Program>ts.program).wrote_grad(t, grad)
+    t._grad = grad
+    return 0
+
+
 cdef object operator2(int op, object a, object b):
     if is_operand(a) and is_operand(b):
         return call2(op, a, b)
@@ -308,6 +345,7 @@ cdef class Tensor:
     cdef Value *v
     cdef Entry *node             # its place on the tape; NULL: a constant
     cdef object _grad
+    cdef int64_t born            # program_clock when it was made
     cdef object __weakref__
 
     def __init__(self, *args, **kwargs):
@@ -321,6 +359,8 @@ cdef class Tensor:
             if e.tensor == <PyObject *>self:
                 e.tensor = NULL
             entry_release(e)
+        if self.v != NULL and self.v.tensor == <PyObject *>self:
+            self.v.tensor = NULL
         value_release(self.v)
         if self._grad is not None:  # a long chain of .grad goes link by link, not by recursion
             g = self._grad
@@ -387,6 +427,9 @@ cdef class Tensor:
     @property
     def grad(self):
         """What backward has added up for this leaf: a Tensor of the same shape and dtype, or None."""
+        cdef ThreadState *ts = thread_state()
+        if ts.flags & T_TAPE and ts.program != NULL:
+            (<Program>ts.program).read_grad(self)
         return self._grad
 
     @grad.setter
@@ -399,11 +442,11 @@ cdef class Tensor:
             if g.v.dtype != self.v.dtype or not same_shape(g.v, self.v):
                 raise errors.ShapeError(f"[grad] .grad must be like the tensor, {describe(self.v)}, "
                                         f"got {describe(g.v)}.")
-        self._grad = value
+        set_grad(self, value)
 
     @grad.deleter
     def grad(self):
-        self._grad = None
+        set_grad(self, None)
 
     def requires_grad_(self, bint requires_grad=True):
         """Make this tensor a leaf that requires grad (or not); returns the tensor. Integer and bool: DTypeError."""
@@ -448,7 +491,7 @@ cdef class Tensor:
 
     def zero_grad(self):
         """Set .grad to None."""
-        self._grad = None
+        set_grad(self, None)
 
     def retain_grad(self):
         """Let backward add into .grad of this tensor, too, although it is not a leaf."""
@@ -482,7 +525,8 @@ cdef class Tensor:
 
     def detach(self):
         """The same value, not recorded."""
-        return wrap(value_share(self.v), NULL)
+        note_read(self.v)
+        return wrap(value_alias(self.v), NULL)
 
     def clone(self):
         """A copy; recorded, so gradients pass through."""
@@ -495,6 +539,7 @@ cdef class Tensor:
 
         Always allowed; nothing is recorded, and later writes to the tensor do not show in the array.
         """
+        note_look(self.v, "array")
         cdef object array = to_numpy(self.v)
         return _creation.copied(array, array.dtype, "numpy") if copy else array
 
@@ -504,6 +549,7 @@ cdef class Tensor:
         if self.v.size != 1:
             raise errors.ShapeError("[item] only a tensor of one element is a Python number, "
                                     f"got shape {shape_of(self.v)}. Use tolist().")
+        note_look(self.v, "number")
         if self.v.dtype == TPF_FLOAT32:
             return <double>(<float *>p)[0]
         if self.v.dtype == TPF_FLOAT64:
@@ -518,6 +564,7 @@ cdef class Tensor:
 
     def tolist(self):
         """The value as nested lists of Python numbers (a number for a 0-d tensor)."""
+        note_look(self.v, "array")
         return to_numpy(self.v).tolist()
 
     def astype(self, dtype, copy=True):
@@ -598,6 +645,7 @@ cdef class Tensor:
 
     def __array__(self, dtype=None, copy=None):
         self.refuse_numpy("np.asarray")
+        note_look(self.v, "array")
         array = to_numpy(self.v)
         if dtype is not None and numpy.dtype(dtype) != array.dtype:
             if copy is False:
@@ -620,6 +668,7 @@ cdef class Tensor:
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         self.refuse_numpy("dlpack")
+        note_look(self.v, "array")
         return _creation.dlpack(to_numpy(self.v), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self):
@@ -834,6 +883,10 @@ cdef class Tensor:
     def squeeze(self, axis=None):
         """Without axes of size 1: the named ones, or all."""
         return squeeze(self, axis)
+
+
+cdef class WeakFloat(Tensor):
+    """A Python float while a function is recorded: 0-d, float64, and weak as a number is: it never promotes."""
 
 
 cdef int no_out(object out, object dtype) except -1:

@@ -15,6 +15,7 @@
 #include "tpf_integer.h"
 #include "tpf_composite.h"
 #include "loops.h"
+#include "scalar.h"
 #include "cast.h"
 #include "reduce.h"
 #include "softmax.h"
@@ -50,4 +51,5 @@ const tpf_kernels TPF_CONCAT(tpf_kernels_, TPF_LEVEL) = {
     .normal = TPF_FLOATS(tpf_normal),
     .bits32 = tpf_bits32,
     .bits64 = tpf_bits64,
+    .run_scalars = tpf_run_scalars,
 };

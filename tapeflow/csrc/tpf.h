@@ -77,6 +77,17 @@ void tpf_take(void *y, const void *x, const int64_t *idx, int64_t outer, int64_t
 /* out <- idx (any integer dtype) with negative ones wrapped; -1, or the position of the first one out of range. */
 int64_t tpf_normalise_indices(int64_t *out, const void *idx, int dtype, int64_t m, int64_t n);
 
+/* One instruction of a program of 0-d values (scalar.h). Some take a second one, which holds what does not fit. */
+typedef struct {
+    uint32_t op;
+    uint32_t y, a, b; /* cells of eight bytes */
+} tpf_scalar;
+typedef struct {
+    uint32_t c; /* the cell of a third operand */
+    uint32_t unused;
+    void (*function)(void); /* the loop or cast of an instruction without a label of its own */
+} tpf_scalar_more;
+
 #include "optable.h" /* generated: opcodes and the per-op facts */
 
 typedef struct {
@@ -92,6 +103,7 @@ typedef struct {
     tpf_matmul matmul[TPF_NDTYPES];
     tpf_random uniform[2], normal[2]; /* [0, 1); standard normal */
     tpf_random bits32, bits64;
+    void (*run_scalars)(void *cells, const tpf_scalar *code, const tpf_scalar *end);
 } tpf_kernels;
 
 #endif

@@ -1,0 +1,326 @@
+# One structured op into memory that is there: what a frozen plan runs. The same kernels as the eager ops, in the same
+# order and on the same layouts, so that the bits are the same; only the allocation and the record are left out.
+
+cdef int copy_value(Value *y, Value *x) except -1:
+    """y = x, of one dtype and shape; y is contiguous."""
+    if x.contiguous:
+        if x.size and x.data != y.data:
+            memcpy(y.data, x.data, x.size * tpf_itemsize(x.dtype))
+    else:
+        tpf_copy(y.data, y.strides, x.data, x.strides, tpf_itemsize(x.dtype), x.ndim, x.shape)
+    return 0
+
+
+cdef int execute_reduce(int op, uint64_t mask, Value *x, Value *y) except -1:
+    cdef int64_t outer, n, inner
+    cdef Value *src = reduction_order(x, mask, &outer, &n, &inner)
+    try:
+        if src.size == 0:
+            outer, n, inner = y.size, 0, 1
+        if y.size:
+            run_reduce(kernels.reduce[op - OP_SUM][src.dtype], y.data, src, outer, n, inner)
+    finally:
+        value_release(src)
+    return 0
+
+
+cdef int execute_concat(int axis, int nin, Value **ins, Value *y) except -1:
+    cdef Value w
+    cdef int64_t start = 0
+    cdef int i
+    for i in range(nin):
+        if ins[i].size:
+            tpf_copy(y.data + start * y.strides[axis], y.strides, ins[i].data, ins[i].strides, tpf_itemsize(y.dtype),
+                     y.ndim, ins[i].shape)
+        start += ins[i].shape[axis]
+    return 0
+
+
+cdef int execute_take(int axis, Value *x, Value *idx, Value *y) except -1:
+    cdef int64_t outer, inner
+    cdef Value *src
+    around_axis(x, axis, &outer, &inner)
+    if x.contiguous or idx.size >= x.shape[axis]:
+        src = value_contiguous(x)
+        if y.size:
+            tpf_take(y.data, src.data, <int64_t *>idx.data, outer, x.shape[axis], idx.size,
+                     inner * tpf_itemsize(x.dtype))
+        value_release(src)
+    else:
+        take_strided(y, x, idx, axis)
+    return 0
+
+
+cdef int execute_indices(int64_t extent, int axis, Value *idx, Value *y) except -1:
+    cdef Value *raw = value_contiguous(idx)
+    cdef int64_t bad = tpf_normalise_indices(<int64_t *>y.data, raw.data, raw.dtype, raw.size, extent)
+    value_release(raw)
+    if bad >= 0:
+        raise errors.TensorIndexError(f"[take] the index at position {bad} is out of range for axis {axis} of size "
+                                      f"{extent}.")
+    return 0
+
+
+cdef int execute_rows(int op, Value *x, Value *y) except -1:
+    cdef int k = x.dtype - TPF_FLOAT32
+    cdef int64_t n = x.shape[x.ndim - 1]
+    cdef int64_t rows = y.size if op == OP_LOGSUMEXP or n == 0 else y.size // n
+    cdef Value *src
+    cdef tpf_rows f = (kernels.softmax[k] if op == OP_SOFTMAX else kernels.log_softmax[k] if op == OP_LOG_SOFTMAX
+                       else kernels.logsumexp[k])
+    if y.size == 0:
+        return 0
+    src = value_contiguous(x)
+    if src.size >= RELEASE_GIL // 4:
+        with nogil:
+            f(y.data, src.data, rows, n)
+    else:
+        f(y.data, src.data, rows, n)
+    value_release(src)
+    return 0
+
+
+cdef int execute_matmul(Value *a, Value *b, Value *y) except -1:
+    cdef Value *va = NULL
+    cdef Value *vb = NULL
+    try:
+        va = matmul_operand(a, y.dtype)
+        vb = matmul_operand(b, y.dtype)
+        matmul_into(va, vb, y)
+    finally:
+        value_release(va)
+        value_release(vb)
+    return 0
+
+
+cdef int execute_cross_entropy(Value *x, Value *labels, Value *y, Value *stats) except -1:
+    """The loss, and into stats what its rule needs."""
+    cdef int64_t n = x.shape[x.ndim - 1]
+    cdef int64_t bad
+    cdef int k = x.dtype - TPF_FLOAT32
+    cdef Value *src = value_contiguous(x)
+    cdef Value *id = NULL
+    try:
+        id = value_contiguous(labels)
+        bad = kernels.cross_entropy[k](y.data, stats.data, src.data, <int64_t *>id.data, labels.size, n)
+        if bad >= 0:
+            raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out "
+                                          f"of range for the axis of {n} classes.")
+    finally:
+        value_release(src)
+        value_release(id)
+    return 0
+
+
+cdef int execute_cross_entropy_vjp(Value *g, Value *x, Value *labels, Value *y, Value *stats) except -1:
+    cdef int64_t n = x.shape[x.ndim - 1]
+    cdef Value *src = value_contiguous(x)
+    cdef Value *id = NULL
+    try:
+        id = value_contiguous(labels)
+        if x.size:
+            kernels.cross_entropy_vjp[x.dtype - TPF_FLOAT32](y.data, g.data, src.data, stats.data,
+                                                             <int64_t *>id.data, id.size, n)
+    finally:
+        value_release(src)
+        value_release(id)
+    return 0
+
+
+cdef Value *cross_entropy_stats(Value *x, Value *labels) except NULL:
+    cdef int64_t shape[2]
+    shape[0], shape[1] = labels.size, 2
+    return value_new(2, shape, x.dtype)
+
+
+cdef int cross_entropy_alone(int op, Value **ins, Value *y) except -1:
+    """The loss, or its rule without the loss at hand."""
+    cdef bint rule = op == OP_CROSS_ENTROPY_VJP
+    cdef Value *stats = cross_entropy_stats(ins[rule], ins[1 + rule])
+    cdef Value *loss = NULL
+    try:
+        loss = value_scalar(y.dtype)
+        execute_cross_entropy(ins[rule], ins[1 + rule], loss if rule else y, stats)
+        if rule:
+            execute_cross_entropy_vjp(ins[0], ins[1], ins[2], y, stats)
+    finally:
+        value_release(stats)
+        value_release(loss)
+    return 0
+
+
+cdef int execute_op(int op, const int64_t *params, int nin, Value **ins, Value *y) except -1:
+    """y = op(ins): of the ops that are not elementwise, those that a plan runs without making a tensor."""
+    cdef Value *raw
+    cdef Value *into
+    cdef int d
+    if op == OP_ASTYPE:
+        raw = value_contiguous(ins[0])
+        kernels.cast[raw.dtype][y.dtype](y.data, raw.data, raw.size)
+        value_release(raw)
+        return 0
+    if op == OP_IDENTITY:
+        return copy_value(y, ins[0])
+    if op == OP_BROADCAST_TO:
+        raw = value_broadcast(ins[0], y.ndim, y.shape)
+        copy_value(y, raw)
+        value_release(raw)
+        return 0
+    if op == OP_RESHAPE:
+        if ins[0].contiguous:
+            memcpy(y.data, ins[0].data, y.size * tpf_itemsize(y.dtype))
+        else:
+            raw = value_copy(ins[0])
+            memcpy(y.data, raw.data, y.size * tpf_itemsize(y.dtype))
+            value_release(raw)
+        return 0
+    if op == OP_PERMUTE_DIMS:
+        raw = value_view(ins[0], y.ndim)
+        for d in range(y.ndim):
+            raw.shape[d] = y.shape[d]
+            raw.strides[d] = ins[0].strides[params[d + 1]]
+        view_done(raw)
+        copy_value(y, raw)
+        value_release(raw)
+        return 0
+    if op == OP_GETITEM:
+        raw = window_view(ins[0], params)
+        into = value_reshape(y, raw.ndim, raw.shape)
+        copy_value(into, raw)
+        value_release(raw)
+        value_release(into)
+        return 0
+    if op == OP_UNSLICE:
+        memset(y.data, 0, y.size * tpf_itemsize(y.dtype))
+        return copy_into_window(y, params, ins[0])
+    if op == OP_ASSIGN:
+        copy_value(y, ins[0])
+        return copy_into_window(y, params, ins[1])
+    if op == OP_CONCAT:
+        return execute_concat(<int>params[1], nin, ins, y)
+    if OP_SUM <= op <= OP_ARGMAX:
+        return execute_reduce(op, <uint64_t>params[1], ins[0], y)
+    if op == OP_SOFTMAX or op == OP_LOG_SOFTMAX or op == OP_LOGSUMEXP:
+        return execute_rows(op, ins[0], y)
+    if op == OP_TAKE:
+        return execute_take(<int>params[1], ins[0], ins[1], y)
+    if op == OP_INDICES:
+        return execute_indices(params[1], <int>params[2], ins[0], y)
+    if op == OP_SCATTER_ADD:
+        copy_value(y, ins[0])
+        return scatter_into(y, ins[1], ins[2], <int>params[1])
+    if op == OP_MATMUL:
+        return execute_matmul(ins[0], ins[1], y)
+    if op == OP_CROSS_ENTROPY or op == OP_CROSS_ENTROPY_VJP:
+        return cross_entropy_alone(op, ins, y)
+    raise errors.PlanError(f"[plan] {tpf_op_name[op].decode()} has no kernel for plans.")
+
+
+def apply_op(int op, tuple params, list xs):
+    """The eager op of an instruction, recorded as any call: what folds constants, and what runs a plan op by op."""
+    cdef PyObject *args[3]
+    cdef int d
+    if op < TPF_N_ELEMENTWISE:
+        for d in range(len(xs)):
+            args[d] = <PyObject *>xs[d]
+        return elementwise(op, len(xs), args)
+    raise errors.PlanError(f"[plan] {tpf_op_name[op].decode()} cannot be applied.")
+
+
+cdef int execute_by_tensors(int op, const int64_t *params, int nin, Value **ins, Value *y) except -1:
+    """y = op(ins) through the eager op, which makes a tensor of its own."""
+    cdef list xs = [wrap(value_alias(ins[k]), NULL) for k in range(nin)]
+    cdef Tensor result = apply_op(op, params_tuple(params), xs)
+    return copy_value(y, result.v)
+
+
+# ---- for the passes
+
+
+def op_names():
+    """The names of all ops, by opcode."""
+    return tuple([tpf_op_name[op].decode() for op in range(TPF_N_OPS)])
+
+
+def n_elementwise():
+    """The opcodes below this one are elementwise ops."""
+    return TPF_N_ELEMENTWISE
+
+
+cdef dict _kind_names = {TPF_KIND_FLOAT: "float", TPF_KIND_NUMBER: "number", TPF_KIND_ALL: "all",
+                         TPF_KIND_COMPARE: "compare", TPF_KIND_SELECT: "select", TPF_KIND_INTEGER: "integer"}
+cdef list _op_kinds = [_kind_names[tpf_op_kind[op]] for op in range(TPF_N_ELEMENTWISE)]
+
+
+def op_kind(int op):
+    """The kind of an elementwise op, as the table has it; None for others."""
+    return _op_kinds[op] if 0 <= op < TPF_N_ELEMENTWISE else None
+
+
+def compute_op(int op, tuple params, list xs, int dtype, tuple shape):
+    """The constant that an instruction makes of constants."""
+    cdef int64_t sizes[64]
+    cdef int64_t p[260]
+    cdef Value *ins[16]
+    cdef Value *y
+    cdef Tensor t
+    cdef int d
+    if len(xs) > 16:
+        raise errors.PlanError("[plan] more than 16 operands are not folded.")
+    p[0] = len(params)
+    for d in range(len(params)):
+        p[d + 1] = params[d]
+    for d in range(len(shape)):
+        sizes[d] = shape[d]
+    for d in range(len(xs)):
+        t = xs[d]
+        ins[d] = t.v
+    y = value_new(len(shape), sizes, dtype)
+    try:
+        if op < TPF_N_ELEMENTWISE:
+            execute_elementwise(op, len(xs), ins, y)
+        elif has_kernel(op):
+            execute_op(op, p, len(xs), ins, y)
+        else:
+            execute_by_tensors(op, p, len(xs), ins, y)
+    except:
+        value_release(y)
+        raise
+    return wrap(as_constant(y), NULL)
+
+
+cdef int execute_elementwise(int op, int nin, Value **ins, Value *y) except -1:
+    cdef int dtype = y.dtype
+    cdef int k
+    if tpf_op_kind[op] == TPF_KIND_COMPARE:
+        dtype = 0
+        for k in range(nin):
+            dtype = ins[k].dtype if ins[k].dtype > dtype else dtype
+    return execute_typed(op, dtype, y, ins[0], ins[1] if nin > 1 else NULL, ins[2] if nin > 2 else NULL, False)
+
+
+def has_kernel(int op):
+    """Can a plan run the op without making a tensor?"""
+    return (op in (OP_ASTYPE, OP_IDENTITY, OP_BROADCAST_TO, OP_RESHAPE, OP_PERMUTE_DIMS, OP_GETITEM, OP_UNSLICE,
+                   OP_ASSIGN, OP_CONCAT, OP_SOFTMAX, OP_LOG_SOFTMAX, OP_LOGSUMEXP, OP_TAKE, OP_INDICES, OP_SCATTER_ADD,
+                   OP_MATMUL, OP_CROSS_ENTROPY, OP_CROSS_ENTROPY_VJP) or OP_SUM <= op <= OP_ARGMAX)
+
+
+def number_in(Tensor x not None):
+    """The number in a tensor of one element, without a recording's notice."""
+    return to_numpy(x.v).item()
+
+
+def signbit_of(Tensor x not None):
+    """Whether the number in a tensor of one element has its sign bit set."""
+    return _bool(numpy.signbit(to_numpy(x.v)).item())
+
+
+def bytes_of(Tensor x not None):
+    """The bytes of a tensor's elements, in C order."""
+    return to_numpy(x.v).tobytes()
+
+
+def packed_constant(Tensor x not None):
+    """x, contiguous."""
+    return x if x.v.contiguous else wrap(as_constant(value_copy(x.v)), NULL)

@@ -1,0 +1,489 @@
+# A frozen plan, linked: slots that hold values, instructions over them, one arena. Python runs once, when it is linked.
+#
+# A run has two phases. compute writes the arena and fresh memory only: of results, and of what state is to become.
+# commit gives the fresh values to the tensors, .grad slots and generators, and cannot fail; so whatever goes wrong
+# before it (a guard, an index, an interrupt) leaves all state as it was.
+
+cdef enum:
+    SLOT_ARENA = 0
+    SLOT_VIEW = 1
+    SLOT_INPUT = 2
+    SLOT_TENSOR = 3
+    SLOT_GRAD = 4
+    SLOT_CONST = 5
+    SLOT_FRESH = 6
+    DO_OP = 0
+    DO_GROUP = 1
+    DO_SCALARS = 2
+    DO_RANDOM = 3
+    DO_ACCUMULATE = 4
+    DO_GUARD = 5
+    DO_COPY = 6
+    DO_CALL = 7
+    ARENA_ALIGN = 64
+
+cdef struct Slot_:
+    int kind
+    int index                    # of an input; of a view: its base
+    int64_t offset
+    Value *v
+
+cdef struct Instr:
+    int kind
+    int op
+    int nin
+    int out
+    int *ins
+    int64_t *params
+    tpf_group *group
+    int *operand_slots           # of a group: the slot of each operand, -1: a block
+    tpf_scalar *code
+    int64_t n_code
+    PyObject *extra              # borrowed from Executable.keep
+    Value *stats                 # of a cross entropy, shared with its rule
+
+
+cdef class Executable:
+    """Slots, instructions and an arena of one plan. Not for two runs at once: `busy` says that one is under way."""
+    cdef Slot_ *slots
+    cdef int n_slots
+    cdef Instr *instrs
+    cdef int n_instrs
+    cdef Buffer *arena
+    cdef int *moving             # views whose base moves, in order
+    cdef int n_moving
+    cdef int *loads              # pairs: slot, cell
+    cdef int n_loads
+    cdef list keep               # what slots and instructions refer to
+    cdef list inputs             # of each input: (slot)
+    cdef list tensors            # of each slot of a tensor from outside or its .grad: the tensor
+    cdef int *outside            # their slots
+    cdef int n_outside
+    cdef list outputs            # slots
+    cdef list states             # (tensor, slot)
+    cdef list grads              # (tensor, slot or -1)
+    cdef list generators
+    cdef readonly bint busy
+    cdef readonly int64_t runs
+
+    def __cinit__(self):
+        self.keep, self.inputs, self.tensors, self.outputs, self.states, self.grads = [], [], [], [], [], []
+        self.generators = []
+
+    def __dealloc__(self):
+        cdef int i
+        for i in range(self.n_slots):
+            value_release(self.slots[i].v)
+        free(self.slots)
+        for i in range(self.n_instrs):
+            instr_free(&self.instrs[i])
+        free(self.instrs)
+        free(self.moving)
+        free(self.loads)
+        free(self.outside)
+        if self.arena != NULL:
+            buffer_release(self.arena)
+
+    # ---- linking
+
+    def __init__(self, int64_t arena_bytes, slots, instrs, loads, outputs, states, grads, generators):
+        cdef int i
+        self.arena = buffer_new(arena_bytes + ARENA_ALIGN)
+        if self.arena == NULL:
+            raise MemoryError()
+        self.slots = <Slot_ *>calloc(len(slots) + 1, sizeof(Slot_))
+        self.instrs = <Instr *>calloc(len(instrs) + 1, sizeof(Instr))
+        self.moving = <int *>malloc((len(slots) + 1) * sizeof(int))
+        self.outside = <int *>malloc((len(slots) + 1) * sizeof(int))
+        self.loads = <int *>malloc((2 * len(loads) + 1) * sizeof(int))
+        if (self.slots == NULL or self.instrs == NULL or self.moving == NULL or self.loads == NULL
+                or self.outside == NULL):
+            raise MemoryError()
+        for spec in slots:
+            self.link_slot(spec)
+        for spec in instrs:
+            self.n_instrs += 1
+            self.link_instr(&self.instrs[self.n_instrs - 1], spec)
+        for slot, cell, once in loads:
+            if once:  # of a constant: its cell is never another value's
+                memcpy(self.arena.data + 8 * <int64_t>cell, self.slots[<int>slot].v.data,
+                       tpf_itemsize(self.slots[<int>slot].v.dtype))
+                continue
+            self.loads[2 * self.n_loads], self.loads[2 * self.n_loads + 1] = slot, cell
+            self.n_loads += 1
+        self.outputs, self.states, self.grads, self.generators = list(outputs), list(states), list(grads), generators
+
+    cdef int link_slot(self, spec) except -1:
+        cdef Slot_ *s = &self.slots[self.n_slots]
+        cdef Value *v
+        cdef int d
+        cdef bint moves
+        kind, dtype, shape, strides, base, offset = spec
+        s.kind = kind
+        s.offset = offset
+        v = value_raw(len(shape))
+        if v == NULL:
+            raise MemoryError()
+        s.v = v
+        v.dtype = dtype
+        for d in range(v.ndim):
+            v.shape[d] = shape[d]
+        if strides is None:
+            v.size = checked_size(v.ndim, v.shape, 1)
+            set_contiguous_strides(v)
+        else:
+            for d in range(v.ndim):
+                v.strides[d] = strides[d]
+            view_done(v)
+        if s.kind == SLOT_ARENA:
+            v.data = self.arena.data + s.offset
+            v.buf = self.arena
+            self.arena.owners += 1
+        elif s.kind == SLOT_VIEW:
+            s.index = base
+            v.data = self.slots[s.index].v.data
+            if v.data != NULL:
+                v.data += s.offset
+            if self.slots[s.index].kind != SLOT_ARENA and self.slots[s.index].kind != SLOT_CONST:
+                self.moving[self.n_moving] = self.n_slots
+                self.n_moving += 1
+        elif s.kind == SLOT_CONST:
+            self.keep.append(base)
+            v.data = (<Tensor>base).v.data
+        elif s.kind == SLOT_INPUT:
+            self.inputs.append(self.n_slots)
+        elif s.kind == SLOT_TENSOR or s.kind == SLOT_GRAD:
+            self.outside[self.n_outside] = self.n_slots
+            self.n_outside += 1
+            self.tensors.append(base)
+        self.n_slots += 1
+        return 0
+
+    cdef int link_instr(self, Instr *i, spec) except -1:
+        cdef int k
+        kind, op, params, ins, out, extra = spec
+        i.kind = kind
+        i.op = op
+        i.out = out
+        i.nin = len(ins)
+        i.ins = <int *>malloc((i.nin + 1) * sizeof(int))
+        if i.ins == NULL:
+            raise MemoryError()
+        for k in range(i.nin):
+            i.ins[k] = ins[k]
+        if params is not None:
+            i.params = params_new(len(params))
+            for k in range(len(params)):
+                i.params[k + 1] = params[k]
+        if i.kind == DO_GROUP:
+            link_group(i, extra)
+        elif i.kind == DO_SCALARS:
+            link_scalars(i, extra)
+        elif extra is not None:
+            self.keep.append(extra)
+            i.extra = <PyObject *>extra
+        if i.op == OP_CROSS_ENTROPY_VJP and i.kind == DO_OP:
+            self.share_stats(i)
+        return 0
+
+    cdef int share_stats(self, Instr *rule) except -1:
+        """The rule of a cross entropy reads the statistics that the loss has left in the same run."""
+        cdef Instr *i = self.instrs
+        while i < rule:
+            if (i.kind == DO_OP and i.op == OP_CROSS_ENTROPY and i.ins[0] == rule.ins[1] and i.ins[1] == rule.ins[2]):
+                if i.stats == NULL:
+                    i.stats = cross_entropy_stats(self.slots[i.ins[0]].v, self.slots[i.ins[1]].v)
+                rule.stats = value_share(i.stats)
+                return 0
+            i += 1
+        return 0
+
+    # ---- running
+
+    cdef int bind_value(self, int k, Value *v, list held, str what) except -1:
+        """Slot k reads v, packed where it is strided."""
+        cdef Slot_ *s = &self.slots[k]
+        cdef Tensor t
+        if v.dtype != s.v.dtype or not same_shape(v, s.v):
+            raise errors.PlanError(f"[plan] {what} is {describe(v)}, and the plan was frozen for {describe(s.v)}. "
+                                   "Freeze it again for the new shape or dtype.")
+        if not v.contiguous:
+            t = wrap(value_copy(v), NULL)
+            held.append(t)
+            v = t.v
+        s.v.data = v.data
+        return 0
+
+    def run(self, args):
+        """Compute and commit; the list of the outputs, fresh tensors."""
+        cdef list held = []      # what must live as long as the run
+        cdef Tensor t
+        cdef int i, k
+        cdef Slot_ *s
+        cdef Value *v
+        cdef ThreadState *ts = thread_state()
+        if self.busy:
+            raise errors.PlanError("[plan] this executable is running already.")
+        self.busy = True
+        try:
+            for i in range(len(self.inputs)):
+                t = args[i]
+                v = t.v
+                held.append(hold(t))  # while the GIL is released its tensor may be written
+                self.bind_value(self.inputs[i], v, held, f"argument {i}")
+            for i in range(self.n_outside):
+                k = self.outside[i]
+                t = self.tensors[i]
+                if self.slots[k].kind == SLOT_GRAD:
+                    t = t._grad
+                    if t is None:
+                        self.slots[k].v.data = NULL
+                        continue
+                held.append(hold(t))
+                self.bind_value(k, t.v, held, "a captured tensor")
+            for i in range(self.n_slots):
+                s = &self.slots[i]
+                if s.kind == SLOT_FRESH:
+                    v = value_new(s.v.ndim, s.v.shape, s.v.dtype)
+                    value_release(s.v)
+                    s.v = v
+            for i in range(self.n_moving):
+                s = &self.slots[self.moving[i]]
+                if self.slots[s.index].v.data != NULL:
+                    s.v.data = self.slots[s.index].v.data + s.offset
+            for i in range(self.n_loads):
+                v = self.slots[self.loads[2 * i]].v
+                if v.data != NULL:
+                    memcpy(self.arena.data + 8 * <int64_t>self.loads[2 * i + 1], v.data, tpf_itemsize(v.dtype))
+            for i in range(self.n_instrs):
+                self.step(&self.instrs[i])
+            result = self.commit()
+            self.runs += 1
+            return result
+        finally:
+            self.busy = False
+            for i in range(self.n_slots):
+                s = &self.slots[i]
+                if s.kind == SLOT_FRESH and s.v.buf != NULL:  # the shape stays, the memory went or goes
+                    v = value_meta(s.v)
+                    value_release(s.v)
+                    s.v = v
+
+    cdef int step(self, Instr *i) except -1:
+        cdef Value *ins[16]
+        cdef Value **p = ins
+        cdef Value *y = self.slots[i.out].v if i.out >= 0 else NULL
+        cdef int k
+        if i.kind == DO_GROUP:
+            return self.run_group(i)
+        if i.kind == DO_SCALARS:
+            kernels.run_scalars(self.arena.data, i.code, i.code + i.n_code)
+            return 0
+        if i.kind == DO_RANDOM:
+            return self.draw(i, y)
+        if i.kind == DO_GUARD:
+            return self.guard(i)
+        if i.kind == DO_COPY:
+            return copy_value(y, self.slots[i.ins[0]].v)
+        if i.kind == DO_ACCUMULATE:
+            if self.slots[i.ins[0]].v.data == NULL:
+                return copy_value(y, self.slots[i.ins[1]].v)
+            return execute_typed(OP_ADD, y.dtype, y, self.slots[i.ins[0]].v, self.slots[i.ins[1]].v, NULL, True)
+        if i.nin > 16:
+            p = <Value **>malloc(i.nin * sizeof(Value *))
+            if p == NULL:
+                raise MemoryError()
+        try:
+            for k in range(i.nin):
+                p[k] = self.slots[i.ins[k]].v
+            if i.stats != NULL:
+                if i.op == OP_CROSS_ENTROPY:
+                    return execute_cross_entropy(p[0], p[1], y, i.stats)
+                return execute_cross_entropy_vjp(p[0], p[1], p[2], y, i.stats)
+            if i.kind == DO_CALL:
+                return execute_by_tensors(i.op, i.params, i.nin, p, y)
+            return execute_op(i.op, i.params, i.nin, p, y)
+        finally:
+            if p != ins:
+                free(p)
+
+    cdef int run_group(self, Instr *i) except -1:
+        cdef tpf_group *g = i.group
+        cdef int k
+        for k in range(g.n_operands):
+            if i.operand_slots[k] >= 0:
+                g.operands[k].data = self.slots[i.operand_slots[k]].v.data
+        if g.size * g.n_steps >= RELEASE_GIL:
+            with nogil:
+                tpf_run_group(g)
+            if PyErr_CheckSignals():
+                return -1
+        else:
+            tpf_run_group(g)
+        return 0
+
+    cdef int draw(self, Instr *i, Value *y) except -1:
+        """params: kind, stretch, place."""
+        cdef list g = self.generators[i.params[2]]
+        cdef uint64_t seed, first
+        if g[1]:
+            seed, first = g[2], g[3]
+        else:
+            seed, first = g[0].state
+        first += <uint64_t>i.params[3]
+        fill_random(<int>i.params[1], y, seed, first)
+        return 0
+
+    cdef int guard(self, Instr *i) except -1:
+        """extra: the bytes that were seen, or for a .grad (tensor, whether it was there); and the line."""
+        cdef Value *v
+        cdef tuple extra = <tuple>i.extra
+        if i.out == -2:
+            if ((<Tensor>extra[0])._grad is not None) != extra[1]:
+                raise GuardFailed(f"[plan] the .grad of a captured tensor was {'there' if extra[1] else 'empty'} when "
+                                  f"the plan was recorded and is not now ({extra[2]}). Freeze it for this case, or use "
+                                  "tp.function, which keeps both.")
+            return 0
+        v = self.slots[i.ins[0]].v
+        seen = PyBytes_FromStringAndSize(v.data, tpf_itemsize(v.dtype))
+        if seen != extra[0]:
+            was, now = (numpy.frombuffer(b, _numpy_dtypes[v.dtype])[0] for b in (extra[0], seen))
+            raise GuardFailed(f"[plan] Python looked at a value in {extra[1]}: it was {was} when the plan was recorded "
+                              f"and is {now} now. Freeze it for this case, or use tp.function, which keeps both.")
+        return 0
+
+    cdef list commit(self):
+        """Nothing here can fail but for want of memory, which is asked for first."""
+        cdef list results = []
+        cdef list updates = []
+        cdef Tensor t, g
+        cdef Value *v
+        for k in self.outputs:
+            results.append(wrap(value_share(self.slots[<int>k].v), NULL))
+        for t, k in self.states:
+            updates.append((t, wrap(value_alias(self.slots[<int>k].v), NULL)))
+        slots = []
+        for t, k in self.grads:
+            slots.append((t, None if k < 0 else wrap(value_alias(self.slots[<int>k].v), NULL)))
+        totals = [None if stretch[1] else stretch[0].state for stretch in self.generators]
+        for t, g in updates:
+            replace_value(t, g)
+        for t, value in slots:
+            g = t._grad
+            if value is None or g is None or (g.node != NULL and g.node.flags & E_LEAF):
+                t._grad = value
+            else:
+                replace_value(g, value)
+        for generator, before in zip(self.generators, totals):
+            if generator[1]:
+                generator[0].state = (generator[2], (generator[3] + generator[4]) % (1 << 64))
+            elif generator[4]:
+                generator[0].state = (before[0], (before[1] + generator[4]) % (1 << 64))
+        return results
+
+
+cdef int replace_value(Tensor t, Tensor r) except -1:
+    """t holds r's value; its place on the tape stays when it is a leaf and goes otherwise."""
+    cdef Value *v = t.v
+    cdef Entry *e = t.node
+    if e != NULL and not e.flags & E_LEAF:
+        leave(t)
+    t.v = value_alias(r.v)
+    t.v.tensor = <PyObject *>t
+    if v.tensor == <PyObject *>t:
+        v.tensor = NULL
+    value_release(v)
+    return 0
+
+
+class GuardFailed(errors.PlanError):
+    """A value that Python looked at while a plan was recorded is another one now."""
+
+
+cdef void instr_free(Instr *i) noexcept:
+    value_release(i.stats)
+    free(i.ins)
+    free(i.params)
+    free(i.operand_slots)
+    free(i.code)
+    if i.group != NULL:
+        for k in range(i.group.n_operands):
+            free(<void *>i.group.operands[k].strides)
+        free(<void *>i.group.shape)
+        free(i.group.operands)
+        free(i.group.steps)
+        free(i.group)
+
+
+cdef int link_group(Instr *i, spec) except -1:
+    cdef tpf_group *g = <tpf_group *>calloc(1, sizeof(tpf_group))
+    cdef int64_t *numbers
+    cdef int k, d
+    cdef tpf_group_operand *o
+    cdef tpf_group_step *s
+    shape, block, block_bytes, n_blocks, operands, steps, parallel, grain = spec
+    if g == NULL:
+        raise MemoryError()
+    i.group = g
+    numbers = <int64_t *>malloc((len(shape) + 1) * sizeof(int64_t))
+    g.shape = numbers
+    g.operands = <tpf_group_operand *>calloc(len(operands) + 1, sizeof(tpf_group_operand))
+    g.steps = <tpf_group_step *>calloc(len(steps) + 1, sizeof(tpf_group_step))
+    i.operand_slots = <int *>malloc((len(operands) + 1) * sizeof(int))
+    if g.shape == NULL or g.operands == NULL or g.steps == NULL or i.operand_slots == NULL:
+        raise MemoryError()
+    g.ndim = len(shape)
+    g.size = 1
+    for d in range(g.ndim):
+        numbers[d] = shape[d]
+        g.size *= numbers[d]
+    g.block, g.block_bytes, g.n_blocks, g.parallel, g.grain = block, block_bytes, n_blocks, parallel, grain
+    if g.n_blocks * g.block_bytes > TPF_GROUP_BYTES or len(operands) > TPF_GROUP_OPERANDS:
+        raise errors.PlanError("[plan] a group is larger than its blocks.")
+    for kind, number, itemsize, slot, strides in operands:
+        o = &g.operands[g.n_operands]
+        o.kind, o.block, o.itemsize = kind, number, itemsize
+        i.operand_slots[g.n_operands] = slot
+        g.n_operands += 1
+        if strides is not None:
+            numbers = <int64_t *>malloc((len(strides) + 1) * sizeof(int64_t))
+            if numbers == NULL:
+                raise MemoryError()
+            for d in range(len(strides)):
+                numbers[d] = strides[d]
+            o.strides = numbers
+    for op, dtype, to, y, a, b, c in steps:
+        s = &g.steps[g.n_steps]
+        s.y, s.a, s.b, s.c = y, a, b, c
+        if op == OP_ASTYPE:
+            s.cast = kernels.cast[<int>dtype][<int>to]
+        else:
+            s.loop = kernels.loop[<int>op][<int>dtype]
+            if s.loop == NULL:
+                raise errors.PlanError(f"[plan] {tpf_op_name[<int>op].decode()} has no loop for "
+                                       f"{dtype_name(dtype)}.")
+        g.n_steps += 1
+    return 0
+
+
+cdef int link_scalars(Instr *i, spec) except -1:
+    """spec: (instruction, y, a, b, c or -1, op, dtype, to) of each."""
+    cdef tpf_scalar *s
+    cdef tpf_scalar_more *more
+    i.code = <tpf_scalar *>calloc(2 * len(spec) + 1, sizeof(tpf_scalar))
+    if i.code == NULL:
+        raise MemoryError()
+    s = i.code
+    for code, y, a, b, c, op, dtype, to in spec:
+        s.op, s.y, s.a, s.b = code, y, a, b
+        s += 1
+        if code < 2 or c >= 0:
+            more = <tpf_scalar_more *>s
+            more.c = c if c >= 0 else 0
+            if code == 0:
+                more.function = <void (*)() noexcept>kernels.loop[<int>op][<int>dtype]
+            elif code == 1:
+                more.function = <void (*)() noexcept>kernels.cast[<int>dtype][<int>to]
+            s += 1
+    i.n_code = s - i.code
+    return 0

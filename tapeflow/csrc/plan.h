@@ -1,0 +1,47 @@
+/* What a frozen plan runs: groups of elementwise steps, block by block, and programs of 0-d values.
+
+   A group is one pass over a shape: each step reads whole blocks of operands and writes one, by the same loops that
+   eager ops use, so the bits are the same; what only the group needs never leaves a block that stays in L1.
+   (Programs of 0-d values run on the machine of scalar.h, over cells of eight bytes.) */
+#ifndef TPF_PLAN_H
+#define TPF_PLAN_H
+
+#include "exec.h"
+
+enum {
+    TPF_GROUP_BLOCK, /* a block of the group's own */
+    TPF_GROUP_DIRECT, /* contiguous memory of the group's shape */
+    TPF_GROUP_CONSTANT, /* one element for all */
+    TPF_GROUP_PACKED /* strided memory, packed into a block of its own */
+};
+
+typedef struct {
+    int kind;
+    int block;              /* of a BLOCK, CONSTANT or PACKED operand: its number */
+    int itemsize;
+    char *data;             /* set at each run where it may move */
+    const int64_t *strides; /* of a PACKED operand: bytes, broadcast to the group's shape */
+} tpf_group_operand;
+
+typedef struct {
+    tpf_loop loop; /* or NULL, and then cast */
+    tpf_cast cast;
+    int y, a, b, c; /* operands; -1: none */
+} tpf_group_step;
+
+typedef struct {
+    int n_operands, n_steps, n_blocks, ndim;
+    int block; /* elements of a block */
+    int block_bytes;
+    const int64_t *shape;
+    int64_t size, grain, parallel; /* grain: a thread's share; parallel: whether threads share the work */
+    tpf_group_operand *operands;
+    tpf_group_step *steps;
+} tpf_group;
+
+#define TPF_GROUP_OPERANDS 4096
+#define TPF_GROUP_BYTES (192 * 1024) /* of all blocks of a group: a thread's stack holds them */
+
+void tpf_run_group(const tpf_group *group);
+
+#endif

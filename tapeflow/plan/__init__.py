@@ -1,0 +1,7 @@
+"""Frozen plans: the same tape, replayed. See docs/plans.md."""
+
+from tapeflow.plan.files import load_plan, parse_plan
+from tapeflow.plan.functions import Function, eager, function
+from tapeflow.plan.plans import Plan, freeze, freeze_tape
+
+__all__ = ["Function", "Plan", "eager", "freeze", "freeze_tape", "function", "load_plan", "parse_plan"]

@@ -1,0 +1,119 @@
+"""The program of a plan: values by number, and instructions that make one value each from others.
+
+An `Instr` names its op by opcode (tapeflow._core knows the names), with the integers that the op needs; `ins` and `out`
+are numbers of values. A value is made once. Passes take an `IR` and return it changed; none of them sees a Tensor but
+as an object that a value came from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from tapeflow import _core
+from tapeflow._core import Tensor
+
+NAMES: tuple[str, ...] = _core.op_names()
+CODES: dict[str, int] = {name: code for code, name in enumerate(NAMES)}
+N_ELEMENTWISE: int = _core.n_elementwise()
+ITEMSIZE = (1, 1, 4, 8, 4, 8)
+DTYPES = ("bool", "uint8", "int32", "int64", "float32", "float64")
+
+# Where a value comes from.
+MADE, INPUT, TENSOR, GRAD, CONST = range(5)
+
+# What is an instruction without being an op.
+GUARD = -1  # the value must have the bits that Python saw
+GRAD_GUARD = -2  # the .grad of a tensor must be there, or not, as it was
+
+RANDOM, ACCUMULATE = CODES["random"], CODES["accumulate"]
+
+
+class Value(NamedTuple):
+    """kind: MADE by an instruction, INPUT, TENSOR, GRAD or CONST; dtype: a code."""
+
+    kind: int
+    dtype: int
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        n = 1
+        for extent in self.shape:
+            n *= extent
+        return n
+
+    @property
+    def nbytes(self) -> int:
+        return self.size * ITEMSIZE[self.dtype]
+
+
+class Instr:
+    """out = op(ins), with params; line: index into IR.lines. extra: what a guard compares."""
+
+    __slots__ = ("extra", "ins", "line", "op", "out", "params")
+
+    def __init__(
+        self, op: int, params: tuple[int, ...], ins: tuple[int, ...], out: int, line: int, extra: Any = None
+    ) -> None:
+        self.op, self.params, self.ins, self.out, self.line, self.extra = op, params, ins, out, line, extra
+
+    def __repr__(self) -> str:
+        return f"%{self.out} = {name_of(self.op)}{list(self.params)}({', '.join(f'%{i}' for i in self.ins)})"
+
+
+def name_of(op: int) -> str:
+    return NAMES[op] if op >= 0 else ("guard", "grad_guard")[-1 - op]
+
+
+@dataclass
+class IR:
+    """A program. objects: the tensor behind each value that no instruction makes."""
+
+    values: list[Value]
+    objects: dict[int, Tensor]
+    instrs: list[Instr]
+    inputs: list[int]
+    outputs: list[int]
+    states: list[tuple[Tensor, int]]
+    grads: list[tuple[Tensor, int | None]]
+    generators: list[list[Any]]
+    lines: list[tuple[str, int, str]]
+    counts: list[tuple[str, int]] = field(default_factory=list)  # of instructions, after each pass
+
+    def results(self) -> Iterable[int]:
+        """The values that outlive a run."""
+        yield from self.outputs
+        for _, number in self.states:
+            yield number
+        for _, grad in self.grads:
+            if grad is not None:
+                yield grad
+
+    def new_value(self, value: Value) -> int:
+        self.values.append(value)
+        return len(self.values) - 1
+
+    def constant(self, number: int) -> Tensor | None:
+        return self.objects[number] if self.values[number].kind == CONST else None
+
+    def renamed(self, names: dict[int, int]) -> None:
+        """Read names[k] wherever k was read."""
+        if not names:
+            return
+        get = names.get
+        for instr in self.instrs:
+            instr.ins = tuple([get(k, k) for k in instr.ins])
+        self.outputs = [get(k, k) for k in self.outputs]
+        self.states = [(t, get(k, k)) for t, k in self.states]
+        self.grads = [(t, None if k is None else get(k, k)) for t, k in self.grads]
+
+
+def compute_dtype(ir: IR, instr: Instr) -> int:
+    """The dtype in which an elementwise op is computed."""
+    values = ir.values
+    kind = _core.op_kind(instr.op)
+    if kind == "compare":
+        return max([values[k].dtype for k in instr.ins])
+    return values[instr.out].dtype

@@ -1,0 +1,204 @@
+"""Passes: programs to programs with the same bits.
+
+    dce         what no result, guard or state needs is left out
+    fold        what constants alone decide is computed now
+    forward     what only repeats or renames a value is read past: broadcasts under elementwise ops, x*1, -(-x)
+    cse         what was computed already is not computed again
+    fuse        elementwise ops run in groups, block by block: done by schedule.py when the plan is laid out
+
+Each is a named function IR -> None that changes the IR in place; `run` applies them in order and counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+from tapeflow import _core
+from tapeflow._core import Tensor
+from tapeflow.errors import PlanError
+from tapeflow.plan.ir import ACCUMULATE, CODES, CONST, IR, MADE, N_ELEMENTWISE, RANDOM, Value
+
+_ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _SMUL, _NEGATIVE, _POSITIVE = (
+    CODES[name] for name in ("add", "subtract", "multiply", "divide", "smul", "negative", "positive")
+)
+_IDENTITY, _RESHAPE, _BROADCAST = CODES["identity"], CODES["reshape"], CODES["broadcast_to"]
+_NOT_FOLDED = (RANDOM, ACCUMULATE, _BROADCAST)  # (a broadcast costs nothing: it is a view)
+_FOLDED_SIZE = 1 << 16  # elements of a constant that is larger than what it was computed from
+
+
+def dce(ir: IR) -> None:
+    """Keep guards and what the results, and they, depend on."""
+    needed = set(ir.results())
+    kept = []
+    for instr in reversed(ir.instrs):
+        if instr.op < 0 or instr.out in needed:
+            needed.update(instr.ins)
+            kept.append(instr)
+    kept.reverse()
+    ir.instrs = kept
+
+
+def fold(ir: IR) -> None:
+    """Compute what only constants go into, unless it would be much larger than they are."""
+    values, objects = ir.values, ir.objects
+    kept = []
+    for instr in ir.instrs:
+        if instr.op < 0 or instr.op in _NOT_FOLDED or not instr.ins or len(instr.ins) > 16:
+            kept.append(instr)
+            continue
+        for k in instr.ins:
+            if values[k].kind != CONST:
+                kept.append(instr)
+                break
+        else:
+            out = values[instr.out]
+            if out.size > max(_FOLDED_SIZE, *(values[k].size for k in instr.ins)):
+                kept.append(instr)
+                continue
+            objects[instr.out] = _core.compute_op(
+                instr.op, instr.params, [objects[k] for k in instr.ins], out.dtype, out.shape
+            )
+            values[instr.out] = Value(CONST, out.dtype, out.shape)
+    ir.instrs = kept
+
+
+def _number(x: Tensor | None) -> float | None:
+    """The one number that a small constant holds."""
+    return _core.number_in(x) if x is not None and x.size == 1 else None
+
+
+def forward(ir: IR) -> None:
+    """Read past identities: a broadcast under an elementwise op (which broadcasts by itself), x*1, x/1, x-0, -(-x),
+    smul(1, x)."""
+    values = ir.values
+    made = {instr.out: instr for instr in ir.instrs}
+    names: dict[int, int] = {}
+
+    def behind(k: int) -> int:
+        """What k repeats, as far as an elementwise op can tell."""
+        while True:
+            instr = made.get(k)
+            if instr is None:
+                return k
+            if (
+                instr.op == _BROADCAST
+                or instr.op == _RESHAPE
+                and values[instr.ins[0]].size == 1
+                and values[instr.ins[0]].shape == ()
+            ):
+                k = instr.ins[0]
+            else:
+                return k
+
+    for instr in ir.instrs:
+        ins = instr.ins
+        if names:
+            ins = instr.ins = tuple([names.get(k, k) for k in ins])
+        op = instr.op
+        if op < 0:
+            continue
+        if op < N_ELEMENTWISE:
+            shape = values[instr.out].shape
+            passed = tuple([behind(k) for k in ins])
+            if passed != ins and _same_result(values, passed, shape):
+                ins = instr.ins = passed
+            same = _unchanged(ir, made, op, ins)
+            if same is None or values[same].shape != shape or values[same].dtype != values[instr.out].dtype:
+                continue
+            names[instr.out] = same
+        elif op == _IDENTITY or (op in (_RESHAPE, _BROADCAST) and values[ins[0]].shape == values[instr.out].shape):
+            names[instr.out] = ins[0]
+    ir.renamed(names)
+    ir.renamed(names)  # a result that was renamed twice
+
+
+def _same_result(values: list[Value], ins: tuple[int, ...], shape: tuple[int, ...]) -> bool:
+    """Would the operands still broadcast to shape? One of them must have it."""
+    return any(values[k].shape == shape for k in ins)
+
+
+def _unchanged(ir: IR, made: dict[int, Any], op: int, ins: tuple[int, ...]) -> int | None:
+    """The operand that the op returns as it is."""
+    if op == _POSITIVE:
+        return ins[0]
+    if op == _NEGATIVE:
+        inner = made.get(ins[0])
+        return inner.ins[0] if inner is not None and inner.op == _NEGATIVE else None
+    if op == _MULTIPLY:
+        if _number(ir.constant(ins[1])) == 1:
+            return ins[0]
+        return ins[1] if _number(ir.constant(ins[0])) == 1 else None
+    if op == _SMUL:
+        return ins[1] if _number(ir.constant(ins[0])) == 1 else None
+    if op == _DIVIDE:
+        return ins[0] if _number(ir.constant(ins[1])) == 1 else None
+    if op == _SUBTRACT:
+        zero = ir.constant(ins[1])
+        return ins[0] if _number(zero) == 0 and zero is not None and not _core.signbit_of(zero) else None
+    return None
+
+
+def cse(ir: IR) -> None:
+    """One of several instructions that compute the same; one of several small constants that are the same."""
+    values, objects = ir.values, ir.objects
+    names: dict[int, int] = {}
+    seen: dict[Any, int] = {}
+    used = {k for instr in ir.instrs for k in instr.ins}
+    for k, x in objects.items():
+        if k in used and values[k].kind == CONST and x.size <= 16:
+            key = (values[k], _core.bytes_of(x))
+            first = seen.setdefault(key, k)
+            if first != k:
+                names[k] = first
+    kept = []
+    get = names.get
+    for instr in ir.instrs:
+        ins = instr.ins
+        if names:
+            ins = instr.ins = tuple([get(k, k) for k in ins])
+        if instr.op < 0 or instr.op == ACCUMULATE:
+            kept.append(instr)
+            continue
+        out = values[instr.out]
+        first = seen.setdefault((instr.op, instr.params, ins, out.dtype, out.shape), instr.out)
+        if first == instr.out:
+            kept.append(instr)
+        else:
+            names[instr.out] = first
+    ir.instrs = kept
+    ir.renamed(names)
+
+
+VERIFY = os.environ.get("TAPEFLOW_VERIFY") == "1"
+PASSES: dict[str, Callable[[IR], None]] = {"dce": dce, "fold": fold, "forward": forward, "cse": cse}
+DEFAULT = ("dce", "fold", "forward", "cse", "dce", "fuse")
+
+
+def run(ir: IR, names: tuple[str, ...]) -> None:
+    """Apply passes in order, and note how many instructions each leaves."""
+    unknown = [name for name in names if name not in PASSES and name != "fuse"]
+    if unknown:
+        raise PlanError(f"[freeze] unknown pass {unknown[0]!r}. The passes: {', '.join((*PASSES, 'fuse'))}.")
+    ir.counts.append(("recorded", len(ir.instrs)))
+    for name in names:
+        if name == "fuse":
+            continue
+        PASSES[name](ir)
+        if VERIFY:
+            verify(ir)
+        ir.counts.append((name, len(ir.instrs)))
+
+
+def verify(ir: IR) -> None:
+    """Each value is made once, before it is read; numbers are in range. For tests and TAPEFLOW_VERIFY=1."""
+    known = {k for k, value in enumerate(ir.values) if value.kind != MADE}
+    for instr in ir.instrs:
+        for k in instr.ins:
+            assert k in known, f"{instr!r} reads %{k} before it is made"
+        if instr.op >= 0:
+            assert instr.out not in known, f"{instr!r} makes %{instr.out} again"
+            known.add(instr.out)
+    for k in ir.results():
+        assert k in known, f"the result %{k} is never made"

@@ -1,0 +1,323 @@
+"""Plans: what `tp.freeze`, `tp.function` and `Tape.freeze` make, and how they are called."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from tapeflow import _core
+from tapeflow._core import Tensor
+from tapeflow.errors import PlanError
+from tapeflow.plan import passes as _passes
+from tapeflow.plan import schedule as _schedule
+from tapeflow.plan.ir import CONST, DTYPES, GRAD, INPUT, IR, MADE, TENSOR, name_of
+from tapeflow.plan.record import Recording, as_input, build, record
+from tapeflow.transforms import flatten, unflatten
+
+
+class Plan:
+    """A frozen run: forward, backward, updates and draws as one program, replayed without Python.
+
+    Made by `tp.freeze` and by `Tape.freeze`. Call it with what the function took: tensors or arrays of the shapes and
+    dtypes that it was frozen for; it returns fresh tensors.
+
+    Attributes: instructions (a list of `Instr`), nbytes (of the arena and of results, known before it runs), flops.
+    """
+
+    def __init__(
+        self,
+        ir: IR,
+        recording: Recording | None = None,
+        passes: tuple[str, ...] | None = None,
+        plan_memory: bool = True,
+        name: str = "plan",
+    ) -> None:
+        self.name = name
+        self._recording = recording
+        self.passes = _passes.DEFAULT if passes is None else tuple(passes)
+        _passes.run(ir, self.passes)
+        self._ir = ir
+        self._nodes, self._views = _schedule.schedule(ir, "fuse" in self.passes)
+        self._layout = _schedule.place(ir, self._nodes, self._views, plan_memory)
+        self._idle = [self._link()]
+        self._inputs = [ir.values[k] for k in ir.inputs]
+        self._flat = _flat_positions(recording)
+
+    def _link(self) -> Any:
+        return _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes()).link()
+
+    # ---- calling
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The result for these arguments, in fresh tensors."""
+        return self._result(self._compute(self._bound(args, kwargs)))
+
+    def _result(self, outputs: list[Tensor]) -> Any:
+        """The outputs in the structure that the function returned."""
+        r = self._recording
+        if r is None:
+            return outputs
+        if self._flat == 1 and len(outputs) == 1:
+            return outputs[0]
+        return unflatten(r.result, [outputs[x[0]] if type(x) is list else x for x in r.leaves])
+
+    def _compute(self, inputs: list[Tensor]) -> list[Tensor]:
+        try:
+            executable = self._idle.pop()  # each run has an arena of its own
+        except IndexError:
+            executable = self._link()
+        try:
+            return executable.run(inputs)
+        finally:
+            self._idle.append(executable)
+
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        """The inputs among the arguments; the static ones are compared with what was frozen."""
+        r = self._recording
+        if r is None:
+            if kwargs or len(args) != len(self._inputs):
+                raise PlanError(f"[plan] {len(args)} arguments given, and the plan has {len(self._inputs)} inputs.")
+            return [as_input(x) for x in args]
+        if self._flat and not kwargs and len(args) == len(self._inputs):
+            return [x if type(x) is Tensor else self._input(x, n) for n, x in enumerate(args)]
+        leaves, structure = flatten((args, kwargs))
+        if structure != r.arguments:
+            raise PlanError("[plan] the arguments have another structure than those that the plan was frozen with.")
+        for i, wanted in r.static.items():
+            if type(leaves[i]) is not type(wanted) or leaves[i] != wanted:
+                raise PlanError(
+                    f"[plan] argument {i} is {leaves[i]!r}; it is static, and was {wanted!r} when the plan was frozen. "
+                    "Freeze the function again for another value."
+                )
+        return [self._input(leaves[i], n) for n, i in enumerate(r.dynamic)]
+
+    def _input(self, x: Any, n: int) -> Tensor:
+        if not isinstance(x, (Tensor, float, int, np.ndarray, np.generic)) or isinstance(x, bool):
+            raise PlanError(f"[plan] argument {n} is a {type(x).__name__}, and the plan takes a tensor or array there.")
+        wanted = self._inputs[n]
+        if type(x) in (float, int):
+            if wanted.shape != ():
+                raise PlanError(f"[plan] argument {n} is a number, and the plan was frozen for shape {wanted.shape}.")
+            return _core.from_number(float(x), DTYPES[wanted.dtype], "plan")
+        return as_input(x)
+
+    def run(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """Replay and write the results into tensors of yours: out, in the structure of the result."""
+        if out is None:
+            return self(*args, **kwargs)
+        results = flatten(self(*args, **kwargs))[0]
+        targets = flatten(out)[0]
+        if len(results) != len(targets):
+            raise PlanError(f"[plan.run] out has {len(targets)} leaves, and the plan has {len(results)} results.")
+        for target, result in zip(targets, results, strict=True):
+            if not isinstance(target, Tensor) or not isinstance(result, Tensor):
+                raise PlanError("[plan.run] out must hold tensors, one for each result.")
+            if target.shape != result.shape or target.dtype != result.dtype:
+                raise PlanError(
+                    f"[plan.run] out has a tensor {target.dtype}{list(target.shape)} where the result is "
+                    f"{result.dtype}{list(result.shape)}."
+                )
+        for target, result in zip(targets, results, strict=True):
+            target.assign(result)
+        return out
+
+    # ---- facts
+
+    @property
+    def instructions(self) -> list[Any]:
+        """What is left of the program after the passes."""
+        return list(self._ir.instrs)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that a run needs beside its arguments and captured tensors: the arena, results and new state."""
+        values = self._ir.values
+        return self._layout.arena_bytes + sum(values[k].nbytes for k in self._layout.fresh)
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations of a run: 2 m n k of a product, one an element of an elementwise op or a sum."""
+        values = self._ir.values
+        total = 0
+        for instr in self._ir.instrs:
+            if instr.op < 0:
+                continue
+            name = name_of(instr.op)
+            if name == "matmul":
+                total += 2 * values[instr.out].size * values[instr.ins[0]].shape[-1]
+            elif name in ("sum", "mean", "max", "min", "logsumexp", "softmax", "log_softmax", "cross_entropy"):
+                total += values[instr.ins[0]].size
+            elif instr.op < _core.n_elementwise():
+                total += values[instr.out].size
+        return total
+
+    @property
+    def state(self) -> dict[str, Tensor]:
+        """The captured tensors by name: assign to them to change what the next run sees."""
+        return {f"tensor{k}": x for k, x in self._captured()}
+
+    def _captured(self) -> list[tuple[int, Tensor]]:
+        ir = self._ir
+        used = {k for instr in ir.instrs for k in instr.ins} | set(ir.results())
+        found = [(k, x) for k, x in ir.objects.items() if ir.values[k].kind == TENSOR and k in used]
+        seen = {id(x) for _, x in found}
+        return found + [(-1 - n, t) for n, (t, _) in enumerate(ir.states) if id(t) not in seen]
+
+    def explain(self) -> str:
+        """What the plan was frozen for, what is constant in it, and what the passes left."""
+        ir = self._ir
+        used = {k for instr in ir.instrs for k in instr.ins} | set(ir.results())
+        constants = [k for k in used if ir.values[k].kind == CONST]
+        guards = [instr for instr in ir.instrs if instr.op < 0]
+        lines = [
+            f"plan {self.name}: {len(self._inputs)} inputs, {len(ir.outputs)} results, {len(ir.states)} tensors and "
+            f"{len(ir.grads)} .grad slots written, {sum(g[4] for g in ir.generators)} draws",
+            "  instructions: " + ", ".join(f"{count} {name}" for name, count in ir.counts),
+            f"  {len(self._nodes)} steps, {self.nbytes:,} bytes, {self.flops:,} flops",
+            f"  {len(self._captured())} captured tensors, read at each run",
+        ]
+        for k in sorted(constants)[:20]:
+            v = ir.values[k]
+            what = repr(_core.number_in(ir.objects[k])) if v.size == 1 else f"{DTYPES[v.dtype]}{list(v.shape)}"
+            lines.append(f"  constant %{k}: {what}")
+        if len(constants) > 20:
+            lines.append(f"  and {len(constants) - 20} more constants")
+        if self._recording is not None and self._recording.static:
+            lines.append(f"  static arguments: {', '.join(map(repr, self._recording.static.values()))}")
+        for instr in guards:
+            file, number, _ = ir.lines[instr.line]
+            lines.append(f"  guard: Python looked at a value in {file}:{number}")
+        return "\n".join(lines)
+
+    def to_dot(self) -> str:
+        """The program as a graph in the language of Graphviz; what runs as one step stands in one box."""
+        ir = self._ir
+        lines = ["digraph plan {", "  rankdir=TB; node [shape=box, fontname=monospace, fontsize=10];"]
+        shown: set[int] = set()
+        for n, node in enumerate(self._nodes):
+            if len(node.instrs) > 1:
+                lines.append(f"  subgraph cluster{n} {{ style=rounded; color=gray;")
+            for instr in node.instrs:
+                number = instr.out if instr.op >= 0 else f"g{n}"
+                lines.append(f'  v{number} [label="{name_of(instr.op)}"];')
+                shown.add(instr.out)
+            if len(node.instrs) > 1:
+                lines.append("  }")
+        for k in self._views:
+            shown.add(k)
+            lines.append(f'  v{k} [label="view", style=dotted];')
+        kinds = {INPUT: "input", TENSOR: "tensor", GRAD: "grad", CONST: "const"}
+        for instr in ir.instrs:
+            for k in instr.ins:
+                if k not in shown:
+                    shown.add(k)
+                    lines.append(f'  v{k} [label="{kinds.get(ir.values[k].kind, "?")} %{k}", shape=ellipse];')
+                if instr.op >= 0:
+                    lines.append(f"  v{k} -> v{instr.out};")
+        return "\n".join([*lines, "}"])
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the plan, its constants and the present values of captured tensors to a file for tp.load_plan."""
+        from tapeflow.plan import files
+
+        files.save(self, path)
+
+    def __str__(self) -> str:
+        from tapeflow.plan import files
+
+        return files.to_text(self)
+
+    def __repr__(self) -> str:
+        return f"<Plan {self.name}: {len(self._ir.instrs)} instructions, {self.nbytes:,} bytes>"
+
+    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> Callable[[], Any]:
+        """A function without arguments that replays with these: arrays are read, and arrays in out are written, in
+        place at each call; tensors by their value at the time."""
+        inputs = self._bound(args, kwargs)
+        targets = None if out is None else flatten(out)[0]
+        if targets is not None and len(targets) != len(self._ir.outputs):
+            raise PlanError(f"[plan.bind] out has {len(targets)} leaves, the plan {len(self._ir.outputs)} results.")
+
+        def bound() -> Any:
+            outputs = self._compute(inputs)
+            if targets is None:
+                return self._result(outputs)
+            for target, result in zip(targets, outputs, strict=True):
+                if isinstance(target, Tensor):
+                    target.assign(result)
+                else:
+                    np.copyto(target, result.numpy(), casting="no")
+            return out
+
+        return bound
+
+
+def _flat_positions(r: Recording | None) -> int:
+    """1: plain positional inputs and one tensor as result; 2: plain inputs only; 0: neither."""
+    if r is None or r.static:
+        return 0
+    args, kwargs = r.arguments[1]
+    if kwargs[1] or any(a is not None for a in args[1]):
+        return 0
+    return 1 if r.result is None and len(r.leaves) == 1 and type(r.leaves[0]) is list else 2
+
+
+_CODES: dict[Any, int] = {}
+
+
+def _codes() -> dict[Any, int]:
+    """The scalar machine's instruction of (opcode, dtype code)."""
+    if not _CODES:
+        from tapeflow.codegen import scalar_codes
+        from tapeflow.ops import DTYPES as suffixes
+        from tapeflow.plan.ir import CODES
+
+        order = list(suffixes)
+        _CODES.update({(CODES[name], order.index(dtype)): code for (name, dtype), code in scalar_codes().items()})
+    return _CODES
+
+
+def freeze(f: Callable[..., Any], *args: Any, passes: Any = None, plan_memory: bool = True, **kwargs: Any) -> Plan:
+    """Record one run of f with example arguments and freeze it: a Plan.
+
+    State (captured tensors, .grad, generators) is as it was before, also when it fails.
+    """
+    if not callable(f):
+        raise PlanError(f"[freeze] expected a function, got {type(f).__name__}.")
+    r = record(f, args, kwargs, False, "freeze")
+    return Plan(r.ir, r, passes, plan_memory, getattr(f, "__name__", "plan"))
+
+
+def freeze_tape(tape: Any, inputs: Any, outputs: Any, passes: Any = None, plan_memory: bool = True) -> Plan:
+    """What `Tape.freeze` does: the notes of a closed tape as a plan."""
+    program = tape.program
+    if program is None or tape.finished is None:
+        raise PlanError("[Tape.freeze] the tape holds no program: it was not closed yet, or was used up by gradient().")
+    leaves, structure = flatten(outputs)
+    for what, xs in (("inputs", inputs), ("outputs", leaves)):
+        for x in xs:
+            if not isinstance(x, Tensor):
+                raise PlanError(f"[Tape.freeze] {what} must be tensors, got {type(x).__name__}.")
+    for text, line in program.problems:
+        raise PlanError(f"[Tape.freeze] {text} ({':'.join(map(str, program.lines[line][:2]))}).")
+    if tape.start:
+        raise PlanError("[Tape.freeze] the tape was opened inside another one. Freeze the outer one.")
+    numbers = [program.number_of(x) for x in inputs]
+    results = [program.number_of(x) for x in leaves]
+    states, grads = tape.finished
+    ir = build(program, tape.start, tape.stop, numbers, results, states, grads, "Tape.freeze", set(numbers))
+    for n, k in enumerate(numbers):
+        if ir.values[k].kind == MADE:
+            raise PlanError(f"[Tape.freeze] input {n} was computed inside of the tape. Inputs are what it began with.")
+    for k in numbers:
+        ir.values[k] = ir.values[k]._replace(kind=INPUT)
+        ir.objects.pop(k, None)
+    arguments = (tuple, [(tuple, [None] * len(numbers)), (dict, [])])
+    places = [[n] for n in range(len(results))]
+    r = Recording(
+        ir, arguments, {}, list(range(len(numbers))), structure, places, None, [False] * len(numbers), False, None
+    )
+    return Plan(ir, r, passes, plan_memory, "tape")

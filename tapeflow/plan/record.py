@@ -1,0 +1,185 @@
+"""One run of a function, recorded: its program, the structure of its arguments and of its result."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tapeflow import _core, _creation
+from tapeflow._core import Tensor
+from tapeflow.errors import PlanError
+from tapeflow.plan.ir import GRAD_GUARD, GUARD, INPUT, IR, Instr, Value
+from tapeflow.transforms import flatten, unflatten
+
+# One recording at a time: values carry the mark of one program only.
+recording = threading.RLock()
+
+_STATIC = (bool, int, str, bytes, type(None), type(Ellipsis))
+
+
+def is_dynamic(x: Any) -> bool:
+    """Whether an argument is a value of the program, rather than part of what is frozen."""
+    return isinstance(x, (Tensor, float, np.ndarray, np.generic)) and not isinstance(x, np.str_)
+
+
+@dataclass
+class Recording:
+    """What a run left: `program` to make plans of; the arguments' and the result's structure."""
+
+    ir: IR
+    arguments: Any  # structure of (args, kwargs)
+    static: dict[int, Any]  # position of a leaf -> its value
+    dynamic: list[int]  # positions of leaves that are inputs
+    result: Any  # structure of the result
+    leaves: list[Any]  # of the result: the place among the outputs (an int in a list), or the thing itself
+    value: Any  # the result of this run
+    floats: list[bool]  # which inputs were Python floats
+    differentiable: bool  # a result can be differentiated with respect to something captured
+    kept: Any  # the result of this run as the function returned it
+
+
+def as_input(x: Any) -> Tensor:
+    """An argument as a tensor; arrays are looked at, not copied."""
+    if isinstance(x, Tensor):
+        return x
+    if isinstance(x, np.ndarray):
+        return _creation.asarray(x, copy=False) if x.flags.writeable or not x.size else _creation.asarray(x)
+    return _core.from_number(x, "float64", "plan") if type(x) is float else _creation.asarray(x)
+
+
+def record(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool, op: str) -> Recording:
+    """Run f once and take notes. keep: leave the effects of the run; otherwise state is put back, as after an error."""
+    leaves, structure = flatten((args, kwargs))
+    with recording:
+        tape = _core.Tape()
+        program: Any = None
+        done = False
+        try:
+            with tape:
+                program = tape.program
+                if tape.start:
+                    raise PlanError(f"[{op}] a recording is under way in this thread: call the function itself there.")
+                inputs, static, dynamic = _arguments(program, leaves, op)
+                result = f(*(unflatten(structure, inputs)[0]), **unflatten(structure, inputs)[1])
+                out, result_structure = flatten(result)
+                numbers = _outputs(program, out, op)
+                states, grads = program.finish()
+                _check(program, op)
+            ir = build(program, 0, len(program), list(range(len(dynamic))), numbers, states, grads, op)
+            done = True
+        finally:
+            if program is not None and not (keep and done):
+                program.restore()
+        outputs = iter(range(len(numbers)))
+        places = [[next(outputs)] if isinstance(x, Tensor) else x for x in out]
+        return Recording(
+            ir,
+            structure,
+            static,
+            dynamic,
+            result_structure,
+            places,
+            unflatten(result_structure, [x.detach() if isinstance(x, Tensor) else x for x in out]),
+            [type(leaves[i]) is float for i in dynamic],
+            any(isinstance(x, Tensor) and _core.is_differentiable(x) for x in out),
+            result,
+        )
+
+
+def _arguments(program: Any, leaves: list[Any], op: str) -> tuple[list[Any], dict[int, Any], list[int]]:
+    """The leaves as f gets them, which of them are static, and which are inputs."""
+    inputs: list[Any] = []
+    static: dict[int, Any] = {}
+    dynamic: list[int] = []
+    for i, x in enumerate(leaves):
+        if is_dynamic(x):
+            dynamic.append(i)
+            x = _core.weak_input(program, x) if type(x) is float else program.add_input(as_input(x))
+        else:
+            static[i] = x
+        inputs.append(x)
+    return inputs, static, dynamic
+
+
+def _outputs(program: Any, out: list[Any], op: str) -> list[int]:
+    numbers = []
+    for x in out:
+        if isinstance(x, Tensor):
+            numbers.append(program.number_of(x))
+        elif not isinstance(x, (*_STATIC, float, np.ndarray, np.generic)):
+            raise PlanError(
+                f"[{op}] the function returned a {type(x).__name__}. Return tensors, numbers, and nested tuples, lists "
+                "and dicts of them."
+            )
+    return numbers
+
+
+def _check(program: Any, op: str) -> None:
+    if program.problems:
+        text, line = program.problems[0]
+        raise PlanError(f"[{op}] {text} ({_place(program.lines, line)}).")
+
+
+def _place(lines: list[tuple[str, int, str]], line: int) -> str:
+    file, number, _ = lines[line]
+    return f"{file}:{number}"
+
+
+def build(
+    program: Any,
+    start: int,
+    stop: int,
+    inputs: list[int],
+    outputs: list[int],
+    states: list[tuple[Tensor, int]],
+    grads: list[tuple[Tensor, int | None]],
+    op: str,
+    more: set[int] | frozenset[int] = frozenset(),
+) -> IR:
+    """The IR of the notes start .. stop; more: values that are inputs besides those that are known to be."""
+    values = [Value(*v) for v in program.values_list()]
+    instrs = [Instr(*note) for note in program.notes_list(start, stop)]
+    looks = [look for look in program.looks if start <= look[0] <= stop]
+    if looks:
+        depends = _dependent(values, instrs, more)
+        merged: list[Instr] = []
+        done = 0
+        for at, kind, what, seen, line in looks:
+            merged += instrs[done : at - start]
+            done = at - start
+            if kind == "grad":
+                merged.append(Instr(GRAD_GUARD, (), (), -1, line, (what, seen)))
+            elif what not in depends:
+                continue
+            elif kind == "array":
+                raise PlanError(
+                    f"[{op}] the elements of a tensor that depends on inputs, state or draws were taken into Python "
+                    f"({_place(program.lines, line)}): a replay could not do that. Use functions of tapeflow on it."
+                )
+            else:
+                merged.append(Instr(GUARD, (), (what,), -1, line, seen))
+        instrs = merged + instrs[done:]
+    return IR(
+        values,
+        dict(program.objects),
+        instrs,
+        inputs,
+        outputs,
+        list(states),
+        list(grads),
+        [list(g) for g in program.generators],
+        list(program.lines) or [("", 0, "")],
+    )
+
+
+def _dependent(values: list[Value], instrs: list[Instr], more: set[int] | frozenset[int]) -> set[int]:
+    """The values that another run may find changed."""
+    found = {k for k, v in enumerate(values) if INPUT <= v.kind < 4} | more
+    for instr in instrs:
+        if not instr.ins or any(k in found for k in instr.ins):
+            found.add(instr.out)
+    return found
