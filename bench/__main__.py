@@ -23,6 +23,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     p.add_argument("--compiled", action="store_true", help="torch.compile and XLA by TensorFlow too (minutes)")
     p.add_argument("--quick", action="store_true", help="3 rounds of short samples: a smoke test, not a measurement")
     p.add_argument("--json", metavar="FILE", help="write everything measured, samples included")
+    p.add_argument(
+        "--ops", action="store_true", help="every function beside NumPy's instead; --only then names functions"
+    )
     p.add_argument("--list", action="store_true", help="name workloads and peers, run nothing")
     return p.parse_args(argv)
 
@@ -36,12 +39,26 @@ def chosen(text: str, known: list[str], what: str) -> list[str]:
     return [k for k in known if not names or k.lower() in names]
 
 
+def compare_ops(args: argparse.Namespace) -> int:
+    """The comparison with NumPy, function by function."""
+    from . import ops, report
+
+    turns = args.repeat or (5 if args.quick else ops.TURNS)
+    text, everything = ops.compare_all(args.threads, chosen(args.only, list(ops.CASES), "functions"), turns)
+    print(report.place(everything["meta"]) + "\n\n" + text)
+    if args.json:
+        Path(args.json).write_text(json.dumps(everything, indent=1))
+    return 1 if any(row["status"].startswith("FAILED") for row in everything["ops"]) else 0
+
+
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
     peers.limit_threads(args.threads)
     from . import harness, micro, report  # after the threads are set, since they import NumPy
     from .workloads import ALL
 
+    if args.ops:
+        return compare_ops(args)
     only = chosen(args.only, [*ALL, "micro"], "workloads")
     libs = ["tapeflow", *(x for x in chosen(args.peers, LIBRARIES[1:], "peers"))]
     names = [n for n, (_, _, module) in peers.PEERS.items() if module in libs]

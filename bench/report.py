@@ -21,8 +21,8 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join("| " + " | ".join(str(c).ljust(w) for c, w in zip(r, widths, strict=True)) + " |" for r in lines)
 
 
-def head(meta: dict) -> str:
-    """The machine and the terms."""
+def place(meta: dict) -> str:
+    """When, what and on which machine."""
     versions = ", ".join(f"{k} {v}" if v else f"{k} ABSENT" for k, v in meta["versions"].items())
     lines = [
         f"# Bench, {meta['date']}, commit {meta['commit']}",
@@ -30,10 +30,19 @@ def head(meta: dict) -> str:
         f"- {meta['cpu']}, {meta['cpus']} CPUs, {meta['threads']} threads for everybody; {meta['system']}",
         f"- Python {meta['python']}, NumPy {meta['numpy']}, {versions}",
         *[f"- BLAS: {b}" for b in meta["blas"]],
-        f"- load at the start {meta['load']}; {meta['rounds']} rounds, samples of about {seconds(meta['target'])}",
+        f"- load at the start {meta['load']}",
+        *[f"- WARNING: {w}" for w in meta["warnings"]],
+    ]
+    return "\n".join(lines)
+
+
+def head(meta: dict) -> str:
+    """The machine and the terms."""
+    lines = [
+        place(meta),
+        f"- {meta['rounds']} rounds, samples of about {seconds(meta['target'])}",
         "- a number stands only after value and gradients agreed with float64 NumPy; `ratio` is the median over the",
         "  rounds of time / tapeflow's time; `quiet` is the fastest sample",
-        *[f"- WARNING: {w}" for w in meta["warnings"]],
     ]
     return "\n".join(lines)
 

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import tapeflow as tp
-from bench import harness, micro, peers, report
+from bench import cases, harness, micro, ops, peers, report
 from bench.workloads import ALL
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -244,6 +244,73 @@ def test_the_limits_run(name, monkeypatch):
     assert all(isinstance(v, float) for v in result.values())
 
 
+# ---- every function beside NumPy's ----
+
+
+@pytest.fixture(scope="module")
+def held():
+    """The pools of tapeflow, of NumPy, and of NumPy in float64, of 16 elements."""
+    return ops.pools(16, "float32")
+
+
+def test_every_public_function_is_compared_or_named_as_without_counterpart():
+    public = {name: getattr(tp, name) for name in tp.__all__}
+    functions = {n: f for n, f in public.items() if callable(f) and not isinstance(f, type)}
+    compared = [f for n, f in functions.items() if n in cases.CASES]
+    reached = {n for n, f in functions.items() if f in compared}  # under other names, too
+    assert functions.keys() - reached - cases.WITHOUT_COUNTERPART == set()
+    assert reached & cases.WITHOUT_COUNTERPART == set()
+    assert functions.keys() >= cases.WITHOUT_COUNTERPART and cases.CASES.keys() <= public.keys()
+    for name, calls in cases.CASES.items():
+        for call in calls:
+            ours = call[0] if isinstance(call, tuple) else call
+            assert name == "Tensor" or ours.startswith(f"m.{name}("), ours
+
+
+def test_every_small_call_agrees_with_numpy():
+    pytest.importorskip("scipy")
+    rows = ops.run(sizes={"small": 16}, limit=1)
+    assert [f"{r['call']}: {r['status']}" for r in rows if r["status"] != "ok"] == []
+    assert {r["name"] for r in rows} == cases.CASES.keys()
+    assert all(r["ratio"] > 0 and r["ours"] > 0 and r["theirs"] > 0 for r in rows)
+    both = [{r["call"] for r in rows if r["dtype"] == dtype} for dtype in ops.DTYPES]
+    assert both[0] - both[1] >= {"m.bitwise_and(i, j)", "m.nonzero(b)"} and "m.sum(x)" in both[1]
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (("m.sin(x)", "m.cos(x)"), "off by"),
+        (("m.argsort(d)", "m.argsort(-d)"), "elements differ"),
+        (("m.sum(X, axis=0)", "m.sum(X)"), "of shape"),
+        (("m.sin(x)", "m.isnan(x)"), "of shape"),
+        (("x.sum()", "(x, x)"), "1 results, not 2"),
+        (("m.no_such(x)", "x"), "AttributeError"),
+        (("t[1] = 0.5", "t[1] = 0.25"), "off by"),
+        (("m.result_type(x, y)", "m.result_type(i, j)"), "float32, not int64"),
+        (("m.log(-p)", "m.log(p)"), "off by"),
+    ],
+)
+def test_a_call_with_another_result_is_not_timed(held, call, said):
+    row = ops.compare("f", call, held, "small", "float32", 1)
+    assert row["status"].startswith("FAILED: ") and said in row["status"], row["status"]
+    assert row["ratio"] is None
+
+
+def test_a_row_says_who_is_faster_and_what_is_a_view(held):
+    slow = ops.compare("f", ("x + x + x + x + x + x + x + x + x", "x + 1.0"), held, "small", "float32", 9)
+    assert "FAILED" in slow["status"]
+    fast = ops.compare("f", ("x + 1.0", "x + 1.0 + 0.0 + 0.0 + 0.0 + 0.0 + 0.0 + 0.0"), held, "small", "float32", 9)
+    assert fast["ratio"] > 1.5 and not fast["view"]
+    assert ops.compare("f", "X.T", held, "small", "float32", 1)["view"]
+    rows = [{**fast, "ratio": 4.0}, {**fast, "ratio": 1.0, "view": True}, {**fast, "ratio": None, "status": "FAILED"}]
+    (total,) = ops.summary(rows)
+    assert total["geometric_mean"] == pytest.approx(2.0) and total["without_views"] == pytest.approx(4.0)
+    assert (total["below"], total["rows"], total["not_timed"]) == (1, 2, 1)
+    table = [line for line in ops.markdown(rows).splitlines() if line.startswith("| `")]
+    assert ["FAILED" in table[0], "1.00" in table[1], "4.00" in table[2]] == [True] * 3
+
+
 # ---- the command ----
 
 
@@ -261,6 +328,16 @@ def test_the_command_measures_and_names_who_is_absent(tmp_path):
     assert data["workloads"][0]["rows"][0]["median"] > 0
     for key in ("date", "commit", "cpu", "cpus", "threads", "python", "numpy", "versions", "rounds"):
         assert key in data["meta"]
+
+
+def test_the_command_compares_functions(tmp_path):
+    out = tmp_path / "out.json"
+    done = command("--ops", "--quick", "--only", "sum,isnan", "--json", str(out))
+    assert done.returncode == 0, done.stderr + done.stdout
+    data = json.loads(out.read_text())
+    assert len(data["ops"]) == 2 * 2 * (3 + 1) and {r["name"] for r in data["ops"]} == {"sum", "isnan"}
+    assert data["meta"]["cpu"] and data["meta"]["date"] and data["meta"]["commit"] != ""
+    assert "`tp.sum(X, axis=0)`" in done.stdout and "### Small: 16 elements" in done.stdout
 
 
 def test_the_command_refuses_what_it_does_not_know():
