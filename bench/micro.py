@@ -199,6 +199,32 @@ def memory(lib: str) -> dict:
     return {"growth_mib": after - before, "rss_mib": after}
 
 
+def _peak() -> float:
+    """MiB that this process held at most since the last call; nan where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        Path("/proc/self/clear_refs").write_text("5")
+        return next(float(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM"))
+    except (OSError, StopIteration):
+        return math.nan
+
+
+def block_memory(lib: str, small: bool = False) -> dict:
+    """Value and gradients of W6, three times over: MiB at the peak beyond what parameters and data take."""
+    from . import peers
+    from .workloads.sequence import W6
+
+    peer = peers.load(lib, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
+    assert not isinstance(peer, str), peer
+    step = W6.step(peer, W6.small if small else W6.size)
+    _peak()
+    before = _rss()
+    for _ in range(3):
+        results = step()
+    assert len(results) == 1 + W6.leaves
+    return {"peak_mib": _peak() - before, "before_mib": before}
+
+
 def import_time(lib: str) -> dict:
     """Seconds that the import adds to NumPy's."""
     import numpy  # noqa: F401
@@ -242,7 +268,7 @@ def installed_size(lib: str) -> dict:
 
 
 LIMITS: dict[str, Callable[[str], dict]] = {
-    f.__name__: f for f in (chain, losses, memory, import_time, first_gradient, installed_size)
+    f.__name__: f for f in (chain, losses, memory, block_memory, import_time, first_gradient, installed_size)
 }
 
 
@@ -267,6 +293,7 @@ def alone(name: str, lib: str, limit: float = 120.0) -> dict:
 def limits(libs: list[str], repeats: int) -> list[dict]:
     """All of LIMITS, for those libraries for which each makes sense."""
     from .harness import _goal
+    from .workloads.sequence import W6
 
     def row(title: str, name: str, lib: str, text: Callable[[dict], str], goal: Callable[[dict], list], times: int = 1):
         runs = [alone(name, lib) for _ in range(times)]
@@ -295,6 +322,11 @@ def limits(libs: list[str], repeats: int) -> list[dict]:
             f"{CHAIN:,} forwards, none backward", "memory", lib,
             lambda r: f"{r['growth_mib']:+.2f} MiB of {r['rss_mib']:.0f}",
             lambda r: [_goal("growth of memory", 1.0, r["growth_mib"], "MiB")],
+        ))  # fmt: skip
+    for lib in [x for x in libs if x in W6.peers]:
+        out.append(row(
+            "peak memory of W6", "block_memory", lib,
+            lambda r: f"{r['peak_mib']:.0f} MiB beyond {r['before_mib']:.0f}", lambda r: [], min(repeats, 3),
         ))  # fmt: skip
     for lib in libs:
         if lib in ("numpy", "casadi"):

@@ -58,7 +58,9 @@ def tapeflow(threads: int) -> Peer:
     ns = SimpleNamespace(
         sin=tp.sin, exp=tp.exp, tanh=tp.tanh, relu=tp.relu, softplus=tp.softplus, sum=tp.sum,
         cross_entropy=tp.cross_entropy, mse=tp.mse_loss,
-        rows=lambda table, ids: tp.take(table, ids, axis=0),
+        rows=lambda table, ids: tp.take(table, ids, axis=0), columns=lambda t, ids: tp.take(t, ids, axis=1),
+        sigmoid=tp.sigmoid, logsumexp=tp.logsumexp, softmax=tp.softmax, gelu_tanh=tp.gelu_tanh,
+        layer_norm=lambda x, w, b: tp.layer_norm(x, w.shape, w, b), reshape=tp.reshape, permute=tp.permute_dims,
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -94,15 +96,24 @@ def tapeflow(threads: int) -> Peer:
     return Peer("tapeflow", "eager", ns, value_and_grad, sgd)
 
 
-def torch(threads: int, compiled: bool = False) -> Peer:
+def torch(threads: int, compiled: bool = False, name: str = "torch") -> Peer:
     import torch
     from torch.nn import functional as F
 
     torch.set_num_threads(threads)
     prepare = torch.compile if compiled else lambda f: f
+
+    def lstm(x, h, c, w, u, b, b2):
+        """The last hidden state; what nn.LSTM calls."""
+        return torch.lstm(x, (h[None], c[None]), [w.T, u.T, b, b2], True, 1, 0.0, True, False, False)[1][0]
+
     ns = SimpleNamespace(
         sin=torch.sin, exp=torch.exp, tanh=torch.tanh, relu=torch.relu, softplus=F.softplus, sum=torch.sum,
         cross_entropy=F.cross_entropy, mse=F.mse_loss, rows=lambda table, ids: F.embedding(ids, table),
+        columns=lambda t, ids: torch.index_select(t, 1, ids), sigmoid=torch.sigmoid, logsumexp=torch.logsumexp,
+        gelu_tanh=lambda x: F.gelu(x, approximate="tanh"), layer_norm=lambda x, w, b: F.layer_norm(x, w.shape, w, b),
+        reshape=torch.reshape, permute=torch.permute, lstm=lstm,
+        causal_attention=lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -131,13 +142,13 @@ def torch(threads: int, compiled: bool = False) -> Peer:
 
         return step
 
-    return Peer("torch-compiled" if compiled else "torch", "compiled" if compiled else "eager", ns, value_and_grad, sgd)
+    return Peer(name, "compiled" if compiled else "eager", ns, value_and_grad, sgd)
 
 
 def autograd(threads: int) -> Peer:
     import autograd as ag
     import autograd.numpy as np
-    from autograd.scipy.special import logsumexp
+    from autograd.scipy.special import expit, logsumexp
 
     def cross_entropy(z, labels):
         return np.mean(logsumexp(z, axis=1) - z[np.arange(len(labels)), labels])
@@ -145,6 +156,7 @@ def autograd(threads: int) -> Peer:
     ns = SimpleNamespace(
         sin=np.sin, exp=np.exp, tanh=np.tanh, relu=lambda x: np.maximum(x, 0), softplus=lambda x: np.logaddexp(0, x),
         sum=np.sum, cross_entropy=cross_entropy, mse=lambda p, y: np.mean((p - y) ** 2), rows=lambda t, ids: t[ids],
+        columns=lambda t, ids: t[:, ids], sigmoid=expit, logsumexp=logsumexp, reshape=np.reshape, permute=np.transpose,
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -173,13 +185,20 @@ def autograd(threads: int) -> Peer:
 
 def mygrad(threads: int) -> Peer:
     import mygrad as mg
-    from mygrad.nnet.activations import relu
+    from mygrad.nnet.activations import relu, sigmoid
     from mygrad.nnet.losses import softmax_crossentropy
 
     mg.turn_memory_guarding_off()  # as its documentation advises for speed
+
+    def logsumexp(x, axis):
+        top = x.data.max(axis, keepdims=True)
+        return mg.log(mg.sum(mg.exp(x - top), axis)) + top.squeeze(axis)
+
     ns = SimpleNamespace(
         sin=mg.sin, exp=mg.exp, tanh=mg.tanh, relu=relu, softplus=lambda x: mg.logaddexp(0, x), sum=mg.sum,
         cross_entropy=softmax_crossentropy, mse=lambda p, y: mg.mean((p - y) ** 2), rows=lambda t, ids: t[ids],
+        columns=lambda t, ids: t[:, ids], sigmoid=sigmoid, reshape=mg.reshape, permute=mg.transpose,
+        logsumexp=logsumexp,
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -216,12 +235,20 @@ def tensorflow(threads: int, compiled: bool = False) -> Peer:
     except RuntimeError:
         pass  # already running, with the numbers from the environment
     prepare = tf.function(jit_compile=True) if compiled else lambda f: f
+
+    def layer_norm(x, w, b):
+        mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
+        return tf.nn.batch_normalization(x, mean, variance, b, w, 1e-5)
+
     ns = SimpleNamespace(
         sin=tf.sin, exp=tf.exp, tanh=tf.tanh, relu=tf.nn.relu, softplus=tf.nn.softplus, sum=tf.reduce_sum,
         cross_entropy=lambda z, labels: tf.reduce_mean(
             tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=z)
         ),
         mse=lambda p, y: tf.reduce_mean(tf.square(p - y)), rows=tf.gather,
+        columns=lambda t, ids: tf.gather(t, ids, axis=1), sigmoid=tf.sigmoid, logsumexp=tf.reduce_logsumexp,
+        softmax=tf.nn.softmax, gelu_tanh=lambda x: tf.nn.gelu(x, approximate=True), layer_norm=layer_norm,
+        reshape=tf.reshape, permute=tf.transpose,
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -267,10 +294,15 @@ def jax(threads: int, compiled: bool = True) -> Peer:
     def cross_entropy(z, labels):
         return -jnp.mean(jnp.take_along_axis(jax.nn.log_softmax(z), labels[:, None], axis=1))
 
+    def layer_norm(x, w, b):
+        return jax.nn.standardize(x, epsilon=1e-5) * w + b
+
     ns = SimpleNamespace(
         sin=jnp.sin, exp=jnp.exp, tanh=jnp.tanh, relu=jax.nn.relu, softplus=jax.nn.softplus, sum=jnp.sum,
         cross_entropy=cross_entropy, mse=lambda p, y: jnp.mean((p - y) ** 2), rows=lambda t, ids: t[ids],
-        scan=jax.lax.scan,
+        scan=jax.lax.scan, columns=lambda t, ids: t[:, ids], sigmoid=jax.nn.sigmoid, logsumexp=jax.nn.logsumexp,
+        softmax=jax.nn.softmax, gelu_tanh=jax.nn.gelu, layer_norm=layer_norm, reshape=jnp.reshape,
+        permute=jnp.transpose,
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -378,7 +410,8 @@ PEERS: dict[str, tuple[Callable[..., Peer], dict, str]] = {
     "jax-eager":      (jax, {"compiled": False}, "jax"),
     "jax":            (jax, {}, "jax"),
     "casadi":         (casadi, {}, "casadi"),
-    "torch-compiled": (torch, {"compiled": True}, "torch"),
+    "torch-fused":    (torch, {"name": "torch-fused"}, "torch"),  # where it has one function for a whole workload
+    "torch-compiled": (torch, {"compiled": True, "name": "torch-compiled"}, "torch"),
     "tensorflow-xla": (tensorflow, {"compiled": True}, "tensorflow"),
 }  # fmt: skip
 SLOW_TO_COMPILE = ("torch-compiled", "tensorflow-xla")  # only with --compiled

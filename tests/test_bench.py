@@ -231,7 +231,8 @@ def test_tapeflow_passes_the_gate(name):
 
 
 def test_every_workload_names_known_peers_and_is_timed_against_torch():
-    assert list(ALL) == ["W1", "W2", "W3", "W3s", "W4", "W4s", "W9", "W10", "W13", "W14", "W15"]
+    names = "W1 W2 W3 W3s W4 W4s W5 W6 W8 W9 W10 W11 W13 W14 W15"
+    assert list(ALL) == names.split()
     for w in ALL.values():
         assert set(w.peers) <= set(peers.PEERS) and w.peers[0] == "tapeflow" and "torch" in w.peers
         assert set(w.special) <= set(w.peers)
@@ -242,6 +243,16 @@ def test_the_limits_run(name, monkeypatch):
     monkeypatch.setattr(micro, "CHAIN", 1000)
     result = micro.LIMITS[name]("tapeflow")
     assert all(isinstance(v, float) for v in result.values())
+
+
+def test_the_peak_of_memory_counts_what_was_freed():
+    if math.isnan(micro._peak()):
+        pytest.skip("this system tells no peak")
+    before = micro._rss()
+    np.ones(4_000_000)
+    assert 25 < micro._peak() - before < 60
+    assert micro._peak() - before < 25
+    assert 0 <= micro.block_memory("tapeflow", small=True)["peak_mib"] < 25
 
 
 # ---- every function beside NumPy's ----
