@@ -24,7 +24,9 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     p.add_argument("--quick", action="store_true", help="3 rounds of short samples: a smoke test, not a measurement")
     p.add_argument("--json", metavar="FILE", help="write everything measured, samples included")
     p.add_argument(
-        "--ops", action="store_true", help="every function beside NumPy's instead; --only then names functions"
+        "--ops",
+        action="store_true",
+        help="every function beside NumPy's instead; --only then names functions, --repeat is 15",
     )
     p.add_argument("--list", action="store_true", help="name workloads and peers, run nothing")
     return p.parse_args(argv)

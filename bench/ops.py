@@ -12,7 +12,7 @@ import importlib
 import math
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import repeat
 from typing import Any
@@ -71,9 +71,10 @@ def _for_library(name: str, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**held, "m": m, "special": _special()}
 
 
-def pools(n: int, dtype: str) -> list[dict[str, Any]]:
-    """The pool for tapeflow, for NumPy, and for NumPy in float64: the same values."""
-    values = pool(n, dtype)
+def pools(n: int, dtype: str, calls: Iterable[Call]) -> list[dict[str, Any]]:
+    """What the calls use of the pool, for tapeflow, for NumPy, and for NumPy in float64: the same values."""
+    used = {name for call in calls for text in spelled(call) for name in names_in(text)}
+    values = {k: v for k, v in pool(n, dtype).items() if k in used}
     wide = {k: v.astype(float) if k in floats(values) else v for k, v in values.items()}
     wide["f"] = np.dtype(np.float64)
     return [_for_library("tapeflow", values), _for_library("numpy", values), _for_library("numpy", wide)]
@@ -101,6 +102,11 @@ def is_expression(text: str) -> bool:
     except SyntaxError:
         return False
     return True
+
+
+def spelled(call: Call) -> tuple[str, str]:
+    """How tapeflow spells a call, and how NumPy does."""
+    return call if isinstance(call, tuple) else (call, call)
 
 
 def names_in(text: str) -> set[str]:
@@ -177,7 +183,7 @@ def turns(ours: Callable[[int], Any], theirs: Callable[[int], Any], target: floa
     numbers = [calls_for(run, target) for run in (ours, theirs)]
     taken: list[list[float]] = [[], []]
     end = time.perf_counter() + ROW_SECONDS
-    while len(taken[0]) < 3 or (len(taken[0]) < limit and time.perf_counter() < end):
+    while len(taken[0]) < min(3, limit) or (len(taken[0]) < limit and time.perf_counter() < end):
         for run, number, seen in zip((ours, theirs), numbers, taken, strict=True):
             begin = time.perf_counter()
             run(number)
@@ -187,7 +193,7 @@ def turns(ours: Callable[[int], Any], theirs: Callable[[int], Any], target: floa
 
 def compare(name: str, call: Call, held: Sequence[dict[str, Any]], size: str, dtype: str, limit: int) -> dict[str, Any]:
     """One row; held: the pools of tapeflow, of NumPy, and of NumPy in float64."""
-    ours, theirs = call if isinstance(call, tuple) else (call, call)
+    ours, theirs = spelled(call)
     row: dict[str, Any] = {"name": name, "call": ours, "numpy_call": theirs, "size": size, "dtype": dtype}
     row.update(status="ok", ours=None, theirs=None, ratio=None, view=False)
     if "special" in names_in(theirs) and held[1]["special"] is None:
@@ -228,12 +234,11 @@ def run(only: Sequence[str] = (), sizes: Mapping[str, int] = SIZES, limit: int =
     with uncollected(), np.errstate(all="ignore"):
         for size, n in sizes.items():
             for dtype in DTYPES:
-                held = pools(n, dtype)
+                held = pools(n, dtype, [call for calls in chosen.values() for call in calls])
                 typed = floats(held[1]) | {"f"}
                 for name, calls in chosen.items():
                     for call in calls:
-                        texts = call if isinstance(call, tuple) else (call,)
-                        if dtype == DTYPES[0] or any(names_in(text) & typed for text in texts):
+                        if dtype == DTYPES[0] or any(names_in(text) & typed for text in spelled(call)):
                             rows.append(compare(name, call, held, size, dtype, limit))
     return rows
 

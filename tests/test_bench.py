@@ -260,8 +260,8 @@ def test_the_peak_of_memory_counts_what_was_freed():
 
 @pytest.fixture(scope="module")
 def held():
-    """The pools of tapeflow, of NumPy, and of NumPy in float64, of 16 elements."""
-    return ops.pools(16, "float32")
+    """The operands of tapeflow, of NumPy, and of NumPy in float64, of 16 elements."""
+    return ops.pools(16, "float32", list(ops.pool(16, "float32")))
 
 
 def test_every_public_function_is_compared_or_named_as_without_counterpart():
@@ -274,8 +274,7 @@ def test_every_public_function_is_compared_or_named_as_without_counterpart():
     assert functions.keys() >= cases.WITHOUT_COUNTERPART and cases.CASES.keys() <= public.keys()
     for name, calls in cases.CASES.items():
         for call in calls:
-            ours = call[0] if isinstance(call, tuple) else call
-            assert name == "Tensor" or ours.startswith(f"m.{name}("), ours
+            assert name == "Tensor" or ops.spelled(call)[0].startswith(f"m.{name}("), call
 
 
 def test_every_small_call_agrees_with_numpy():
