@@ -2,8 +2,10 @@
 
 The two calls of a row are made in turn in one process, on the same data, as a user would write them: tensors to
 tapeflow, arrays to NumPy, nothing recorded. They are timed only after the results agreed. The ratio is the median over
-the turns of NumPy's time / tapeflow's; what is above 1 is faster than NumPy. A row is noted as a view where NumPy's
-result shares its operand's memory: that takes no time at any size.
+the turns of NumPy's time / tapeflow's; what is above 1 is faster than NumPy. `quiet` is that of the fastest samples:
+where other programs take the cores, a call that both threads share loses more than one that runs on one, and that is
+what the controls warn of. A row is noted as a view where NumPy's result shares its operand's memory: that takes no time
+at any size.
 """
 
 import ast
@@ -21,7 +23,7 @@ import numpy as np
 
 from . import harness
 from .cases import CASES, Call
-from .report import seconds, table
+from .report import controls, seconds, table
 
 SIZES = {"large": 1_000_000, "small": 16}
 DTYPES = ("float32", "float64")
@@ -29,6 +31,7 @@ TOLERANCE = {"float32": 1e-4, "float64": 1e-9}  # of the largest element of each
 GOALS = {"large": (1.0, 1.5), "small": (2.0, 2.0)}  # every row, and the geometric mean
 TURNS = 15
 ROW_SECONDS = 0.12  # of timing, for calls so slow that fewer turns have to do
+CONTROL_EVERY = 20  # functions: on a busy machine a control takes longer than all calls of one
 
 
 # ---- the data ----
@@ -195,7 +198,7 @@ def compare(name: str, call: Call, held: Sequence[dict[str, Any]], size: str, dt
     """One row; held: the pools of tapeflow, of NumPy, and of NumPy in float64."""
     ours, theirs = spelled(call)
     row: dict[str, Any] = {"name": name, "call": ours, "numpy_call": theirs, "size": size, "dtype": dtype}
-    row.update(status="ok", ours=None, theirs=None, ratio=None, view=False)
+    row.update(status="ok", ours=None, theirs=None, ratio=None, quiet=None, view=False)
     if "special" in names_in(theirs) and held[1]["special"] is None:
         return {**row, "status": "absent: scipy"}
     try:
@@ -209,6 +212,7 @@ def compare(name: str, call: Call, held: Sequence[dict[str, Any]], size: str, dt
     del expected
     samples = turns(loop(ours, held[0]), loop(theirs, held[1]), 1e-3 if size == "large" else 3e-4, limit)
     row["ours"], row["theirs"] = map(statistics.median, samples)
+    row["quiet"] = min(samples[1]) / min(samples[0])
     row["ratio"] = statistics.median(b / a for a, b in zip(*samples, strict=True))
     return row
 
@@ -227,25 +231,32 @@ def uncollected() -> Iterator[None]:
         gc.enable()
 
 
-def run(only: Sequence[str] = (), sizes: Mapping[str, int] = SIZES, limit: int = TURNS) -> list[dict[str, Any]]:
-    """Rows of all functions named (all there are for none), in the order of the table."""
+def run(
+    only: Sequence[str] = (), sizes: Mapping[str, int] = SIZES, limit: int = TURNS
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Rows of all functions named (all there are for none), in the order of the table; and the controls meanwhile."""
     chosen = {name: calls for name, calls in CASES.items() if not only or name in only}
-    rows = []
+    rows: list[dict[str, Any]] = []
+    meanwhile = []
     with uncollected(), np.errstate(all="ignore"):
         for size, n in sizes.items():
             for dtype in DTYPES:
                 held = pools(n, dtype, [call for calls in chosen.values() for call in calls])
                 typed = floats(held[1]) | {"f"}
-                for name, calls in chosen.items():
+                taken: dict[str, list[float]] = {name: [] for name in harness.CONTROLS}
+                meanwhile.append({"name": f"{size} {dtype}", "controls": taken})
+                for at, (name, calls) in enumerate(chosen.items()):
+                    for control, step in harness.CONTROLS.items() if at % CONTROL_EVERY == 0 else ():
+                        taken[control].append(harness.sample(step, 1))
                     for call in calls:
                         if dtype == DTYPES[0] or any(names_in(text) & typed for text in spelled(call)):
                             rows.append(compare(name, call, held, size, dtype, limit))
-    return rows
+    return rows, meanwhile
 
 
-def geometric_mean(rows: Sequence[dict[str, Any]]) -> float:
-    """Of the ratios."""
-    return math.exp(statistics.fmean(math.log(row["ratio"]) for row in rows)) if rows else math.nan
+def geometric_mean(rows: Sequence[dict[str, Any]], column: str = "ratio") -> float:
+    """Of the ratios; 0 of none."""
+    return math.exp(statistics.fmean(math.log(row[column]) for row in rows)) if rows else 0.0
 
 
 def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -256,6 +267,7 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         least, mean = GOALS[size]
         out.append({
             "size": size, "dtype": dtype, "rows": len(timed), "geometric_mean": geometric_mean(timed),
+            "quiet": geometric_mean(timed, "quiet"),
             "without_views": geometric_mean([r for r in timed if not r["view"]]), "goal_mean": mean, "goal": least,
             "below": sum(r["ratio"] < least for r in timed),
             "not_timed": sum((r["size"], r["dtype"]) == (size, dtype) and not r["ratio"] for r in rows),
@@ -265,10 +277,10 @@ def summary(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def markdown(rows: Sequence[dict[str, Any]]) -> str:
     """The summary, then a table per size, worst first; what was not timed stands above all."""
-    head = ["", "rows", "geometric mean", "without views", "goal", "rows below", "each at least", "not timed"]
+    head = ["", "rows", "geometric mean", "quiet", "without views", "goal", "rows below", "each at least", "not timed"]
     cells = [
-        [f"{s['size']}, {s['dtype']}", str(s["rows"]), f"{s['geometric_mean']:.2f}", f"{s['without_views']:.2f}",
-         f"{s['goal_mean']:.1f}", str(s["below"]), f"{s['goal']:.1f}", str(s["not_timed"])]
+        [f"{s['size']}, {s['dtype']}", str(s["rows"]), f"{s['geometric_mean']:.2f}", f"{s['quiet']:.2f}",
+         f"{s['without_views']:.2f}", f"{s['goal_mean']:.1f}", str(s["below"]), f"{s['goal']:.1f}", str(s["not_timed"])]
         for s in summary(rows)
     ]  # fmt: skip
     parts = ["## Beside NumPy: its time / tapeflow's", table(head, cells)]
@@ -280,10 +292,10 @@ def markdown(rows: Sequence[dict[str, Any]]) -> str:
             if r["numpy_call"] != r["call"]:
                 shown += f" / {r['numpy_call'].replace('m.', 'np.')}"
             note = r["status"] if r["status"] != "ok" else "view" if r["view"] else ""
-            ratio = "-" if r["ratio"] is None else f"{r['ratio']:.2f}"
-            lines.append([f"`{shown}`", r["dtype"], seconds(r["theirs"]), seconds(r["ours"]), ratio, note])
+            ratios = ["-" if r[column] is None else f"{r[column]:.2f}" for column in ("ratio", "quiet")]
+            lines.append([f"`{shown}`", r["dtype"], seconds(r["theirs"]), seconds(r["ours"]), *ratios, note])
         title = f"### {size.capitalize()}: {SIZES[size]:,} elements"
-        parts += [title, table(["call", "dtype", "NumPy", "tapeflow", "ratio", "note"], lines)]
+        parts += [title, table(["call", "dtype", "NumPy", "tapeflow", "ratio", "quiet", "note"], lines)]
     return "\n\n".join(parts)
 
 
@@ -291,6 +303,7 @@ def compare_all(threads: int, only: Sequence[str], limit: int) -> tuple[str, dic
     """The whole comparison as Markdown, and as data."""
     importlib.import_module("tapeflow").set_num_threads(threads)
     meta, begin = harness.machine(threads, ["tapeflow", "scipy"]), time.perf_counter()
-    rows = run(only, limit=limit)
-    meta["seconds"] = time.perf_counter() - begin
-    return markdown(rows), {"meta": meta, "summary": summary(rows), "ops": rows}
+    rows, meanwhile = run(only, limit=limit)
+    meta["seconds"], busy = time.perf_counter() - begin, harness.busy(meanwhile)
+    text = markdown(rows) + "\n\n" + controls(meanwhile, busy)
+    return text, {"meta": meta, "summary": summary(rows), "ops": rows, "controls": meanwhile, "busy": busy}

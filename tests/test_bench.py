@@ -277,9 +277,12 @@ def test_every_public_function_is_compared_or_named_as_without_counterpart():
             assert name == "Tensor" or ops.spelled(call)[0].startswith(f"m.{name}("), call
 
 
-def test_every_small_call_agrees_with_numpy():
+def test_every_small_call_agrees_with_numpy(monkeypatch):
+    monkeypatch.setattr(harness, "CONTROLS", {"control": lambda: None})
     pytest.importorskip("scipy")
-    rows = ops.run(sizes={"small": 16}, limit=1)
+    rows, meanwhile = ops.run(sizes={"small": 16}, limit=1)
+    assert [m["name"] for m in meanwhile] == ["small float32", "small float64"]
+    assert all(len(m["controls"]["control"]) > 5 for m in meanwhile)
     assert [f"{r['call']}: {r['status']}" for r in rows if r["status"] != "ok"] == []
     assert {r["name"] for r in rows} == cases.CASES.keys()
     assert all(r["ratio"] > 0 and r["ours"] > 0 and r["theirs"] > 0 for r in rows)
@@ -311,7 +314,7 @@ def test_a_row_says_who_is_faster_and_what_is_a_view(held):
     slow = ops.compare("f", ("x + x + x + x + x + x + x + x + x", "x + 1.0"), held, "small", "float32", 9)
     assert "FAILED" in slow["status"]
     fast = ops.compare("f", ("x + 1.0", "x + 1.0 + 0.0 + 0.0 + 0.0 + 0.0 + 0.0 + 0.0"), held, "small", "float32", 9)
-    assert fast["ratio"] > 1.5 and not fast["view"]
+    assert fast["ratio"] > 1.5 and fast["quiet"] > 1.5 and not fast["view"]
     assert ops.compare("f", "X.T", held, "small", "float32", 1)["view"]
     rows = [{**fast, "ratio": 4.0}, {**fast, "ratio": 1.0, "view": True}, {**fast, "ratio": None, "status": "FAILED"}]
     (total,) = ops.summary(rows)
@@ -348,6 +351,7 @@ def test_the_command_compares_functions(tmp_path):
     assert len(data["ops"]) == 2 * 2 * (3 + 1) and {r["name"] for r in data["ops"]} == {"sum", "isnan"}
     assert data["meta"]["cpu"] and data["meta"]["date"] and data["meta"]["commit"] != ""
     assert "`tp.sum(X, axis=0)`" in done.stdout and "### Small: 16 elements" in done.stdout
+    assert "Control, one thread: " in done.stdout and data["busy"].keys() == harness.CONTROLS.keys()
 
 
 def test_the_command_refuses_what_it_does_not_know():
