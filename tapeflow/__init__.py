@@ -8,6 +8,7 @@
 """
 
 import math as _math
+import typing as _typing
 
 import numpy as _numpy
 
@@ -270,6 +271,23 @@ from tapeflow.reductions import (  # noqa: E402
 )
 from tapeflow.transforms import grad, value_and_grad  # noqa: E402
 
+if _typing.TYPE_CHECKING:
+    from tapeflow import nn, optim
+else:
+
+    def __getattr__(name: str) -> _typing.Any:
+        """nn and optim, imported when they are first asked for."""
+        if name in ("nn", "optim"):
+            import importlib
+
+            return importlib.import_module(f"tapeflow.{name}")
+        raise AttributeError(f"module 'tapeflow' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*globals(), "nn", "optim"]
+
+
 bool = _numpy.dtype("bool")
 uint8 = _numpy.dtype("uint8")
 int32 = _numpy.dtype("int32")
@@ -464,6 +482,7 @@ __all__ = [
     "newaxis",
     "nextafter",
     "nll_loss",
+    "nn",
     "no_grad",
     "nonzero",
     "norm",
@@ -471,6 +490,7 @@ __all__ = [
     "one_hot",
     "ones",
     "ones_like",
+    "optim",
     "outer",
     "pad",
     "permute_dims",

@@ -39,3 +39,7 @@ class TensorIndexError(TapeflowError, IndexError):
 
 class NumberRangeError(TapeflowError, ValueError, OverflowError):
     """A Python number that the dtype or the op cannot take."""
+
+
+class StateError(TapeflowError, ValueError):
+    """Names, shapes or values that do not fit the state of a model or an optimizer."""
