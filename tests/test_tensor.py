@@ -524,6 +524,7 @@ WRITES = {
     "imul": (lambda t: operator.imul(t, t), X * X),
     "itruediv": (lambda t: operator.itruediv(t, 2), X / 2),
     "assign": (lambda t: t.assign(tp.tensor(-X)), -X),
+    "assign_number": (lambda t: t.assign(0.1), np.full_like(X, 0.1)),
     "assign_array": (lambda t: t.assign(-X), -X),
     "assign_add": (lambda t: t.assign_add(tp.tensor(X)), 2 * X),
     "assign_sub": (lambda t: t.assign_sub(1.0), X - 1),

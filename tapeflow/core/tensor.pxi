@@ -797,7 +797,11 @@ cdef class Tensor:
 
     def assign(self, value):
         """Give this tensor object another value of its shape (value is broadcast and cast); returns the tensor."""
-        cdef Tensor v = cast_for_write(as_tensor(value), self.v.dtype, "assign")
+        cdef Tensor v
+        if is_number(value):  # weak: it is rounded once, to this dtype
+            v = number_tensor(value, self.v.dtype, b"assign")
+        else:
+            v = cast_for_write(as_tensor(value), self.v.dtype, "assign")
         check_write(self, "assign")
         if not same_shape(v.v, self.v):
             v = op_broadcast_for_write(v, self.v, "assign")
