@@ -97,7 +97,7 @@ class Optimizer:
     def __init__(self, params: Any, **options: Any) -> None:
         self.defaults = options
         self.param_groups: list[ParamGroup] = []
-        self.steps = tp.zeros((), dtype="int64")  # made so far
+        self.steps = tp.zeros((), dtype="float64")  # made so far; float64, so that a schedule calculates in it
         if isinstance(params, tp.Tensor):
             raise DTypeError(f"[{self._op}] params is one Tensor, expected a list of them: [w].")
         items = list(params)
@@ -191,7 +191,7 @@ class Optimizer:
                 else:
                     group.counts.assign_add(tp.tensor([float(p.grad is not None) for p in params], dtype="float64"))
                 self.update(group, active)
-            self.steps.assign_add(1)
+            self.steps.assign_add(1.0)
 
     def update(self, group: ParamGroup, active: Active) -> None:
         """The step of one group: (position in the group, parameter, gradient) of each one that has a gradient, at least

@@ -72,7 +72,7 @@ class SGD(Optimizer):
 
     def update(self, group: ParamGroup, active: Active) -> None:
         dampening = group["dampening"]
-        share = tp.where(group.counts == 1.0, 1.0, 1.0 - dampening) if dampening != 0 else None
+        share = 1.0 - dampening * tp.minimum(group.counts - 1.0, 1.0) if dampening != 0 else None
 
         def factors(dtype: Any) -> tuple[Any, ...]:
             rates = [group.rate(key, dtype) for key in ("lr", "momentum", "weight_decay")]
@@ -83,7 +83,7 @@ class SGD(Optimizer):
         for i, p, g in active:
             lr, momentum, decay, shares = made[p.dtype]
             if decay is not None:
-                g = g + p.detach() * decay
+                g = g + p * decay
             if velocities is not None:
                 v = velocities[i]
                 v.assign(v * momentum + (g if shares is None else g * shares[i]))
@@ -161,9 +161,9 @@ class Adam(Optimizer):
             rate, epsilon, decay = made[p.dtype]
             if decay is not None:
                 if self.decoupled:
-                    p.assign_sub(p.detach() * decay)
+                    p.assign_sub(p * decay)
                 else:
-                    g = g + p.detach() * decay
+                    g = g + p * decay
             mean, square = means[i], squares[i]
             mean.assign(tp.lerp(mean, g, 1.0 - beta1))
             square.assign(tp.lerp(square, tp.square(g), 1.0 - beta2))
@@ -257,7 +257,7 @@ class RMSprop(Optimizer):
         for i, p, g in active:
             lr, momentum, decay = made[p.dtype]
             if decay is not None:
-                g = g + p.detach() * decay
+                g = g + p * decay
             square = squares[i]
             square.assign(tp.lerp(square, tp.square(g), stays))
             if means is not None:
