@@ -59,7 +59,7 @@ $(VENV)/installed-demo: $(VENV)/python-$(VERSION) pyproject.toml
 
 $(VENV)/installed-test: $(VENV)/installed-demo
 	@echo "Installing what the tests need"
-	@$(PIP) install $$($(BIN)/python tools/requirements.py test)
+	@$(PIP) install $$($(BIN)/python tools/requirements.py test safetensors)
 	@touch $@
 
 # A peer that cannot be installed is left out of the comparison.
