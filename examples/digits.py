@@ -1,9 +1,9 @@
-"""Learn to read handwritten digits: a small network, its gradients and Adam, in tapeflow alone.
+"""Learn to read handwritten digits: a small network, its gradients and Adam.
 
     make demo        or        python -m examples.digits
 
 The data are the 1,797 real digits of 8 x 8 pixels that scikit-learn ships. A quarter of them is never trained on.
-Below, `parameters`, `logits`, `Adam` and `train` are the whole of the learning; the rest shows the result.
+Below, `network` and `train` are the whole of the learning; the rest shows the result.
 """
 
 import time
@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 import tapeflow as tp
+from tapeflow import nn, optim
 
 SIZES = (64, 128, 64, 10)  # pixels, two hidden layers, classes
 EPOCHS, BATCH, RATE = 25, 32, 3e-3
@@ -29,70 +30,44 @@ def digits():
     return train_test_split(images, labels.astype(np.int64), test_size=0.25, stratify=labels, random_state=0)
 
 
-def parameters(rng):
-    """Weights (scaled for relu) and biases of each layer: tensors whose gradients are wanted."""
-    made = []
+def network(rng):
+    """Images (n, 64) -> scores (n, 10): the larger, the likelier the class. Weights begin as suits relu, biases at 0."""
+    model = nn.Sequential()
     for n_in, n_out in zip(SIZES, SIZES[1:]):
-        made.append((rng.normal(shape=(n_in, n_out)) * (2 / n_in) ** 0.5).detach().requires_grad_())
-        made.append(tp.zeros(n_out, requires_grad=True))
-    return made
-
-
-def logits(params, x):
-    """Images (n, 64) -> scores (n, 10): the larger, the likelier the class."""
-    *hidden, weight, bias = params
-    for w, b in zip(hidden[::2], hidden[1::2]):
-        x = tp.relu(x @ w + b)
-    return x @ weight + bias
-
-
-class Adam:
-    """Adam (Kingma and Ba, 2015) with a step that shrinks linearly to nearly nothing."""
-
-    def __init__(self, params, rate, steps):
-        self.params, self.rate, self.steps, self.t = params, rate, steps, 0
-        self.mean = [tp.zeros_like(p) for p in params]
-        self.square = [tp.zeros_like(p) for p in params]
-
-    def step(self):
-        """Move every parameter against its gradient, then drop the gradient."""
-        self.t += 1
-        rate = self.rate * (1 - 0.95 * self.t / self.steps)
-        mean_scale, square_scale = 1 / (1 - 0.9**self.t), 1 / (1 - 0.999**self.t)
-        with tp.no_grad():
-            for p, m, s in zip(self.params, self.mean, self.square):
-                m.assign(0.9 * m + 0.1 * p.grad)
-                s.assign(0.999 * s + 0.001 * p.grad * p.grad)
-                p.assign_sub(rate * (m * mean_scale) / (tp.sqrt(s * square_scale) + 1e-8))
-                p.grad = None
+        model.extend([nn.Linear(n_in, n_out), nn.ReLU()])
+        nn.init.kaiming_normal(model[-2].weight, generator=rng)
+        nn.init.zeros(model[-2].bias)
+    return model[:-1]
 
 
 def train(x_train, y_train, epochs=EPOCHS, seed=0, progress=lambda steps: steps):
-    """Train on NumPy arrays; return the parameters and the loss of each step. `progress` may wrap the steps."""
+    """Train on NumPy arrays; return the model and the loss of each step. `progress` may wrap the steps."""
     rng = tp.random.Generator(seed)
-    params = parameters(rng)
+    model = network(rng)
     per_epoch = len(x_train) // BATCH
-    adam = Adam(params, RATE, epochs * per_epoch)
+    steps = epochs * per_epoch
+    adam = optim.Adam(model.parameters(), lr=optim.linear(RATE, 0.05 * RATE, steps))
     losses = []
     x_all, y_all = tp.tensor(x_train), tp.tensor(y_train)
-    for step in progress(range(epochs * per_epoch)):
+    for step in progress(range(steps)):
         k = step % per_epoch
         if k == 0:
             order = rng.permutation(len(x_train))
         batch = order[k * BATCH : (k + 1) * BATCH]
         x = x_all[batch]
         x = x + NOISE * rng.normal(shape=x.shape)
-        loss = tp.cross_entropy(logits(params, x), y_all[batch])  # forward: writes the tape
+        loss = tp.cross_entropy(model(x), y_all[batch])  # forward: writes the tape
+        adam.zero_grad()
         loss.backward()  # backward: reads it, last entry first
         adam.step()
         losses.append(loss.item())
-    return params, losses
+    return model, losses
 
 
-def predict(params, x):
+def predict(model, x):
     """The likeliest class of each image, as a NumPy array."""
     with tp.no_grad():
-        return tp.argmax(logits(params, tp.tensor(x)), axis=1).numpy()
+        return tp.argmax(model(tp.tensor(x)), axis=1).numpy()
 
 
 def new_figure(rows=1, columns=1, size=(7, 4.5)):
@@ -158,10 +133,10 @@ def main():
     layers = " - ".join(map(str, SIZES))
     print(f"Training a {layers} network on {len(x_train):,} handwritten digits, testing on {len(x_test)} others.")
     start = time.perf_counter()
-    params, losses = train(x_train, y_train, progress=lambda steps: tqdm(steps, unit=" steps", smoothing=0))
+    model, losses = train(x_train, y_train, progress=lambda steps: tqdm(steps, unit=" steps", smoothing=0))
     seconds = time.perf_counter() - start
 
-    guess = predict(params, x_test)
+    guess = predict(model, x_test)
     correct = int((guess == y_test).sum())
     print(f"{len(losses) / seconds:,.0f} steps a second, {BATCH * len(losses) / seconds:,.0f} images a second.")
     print(f"Test accuracy: {correct / len(y_test):.1%} ({correct} of {len(y_test)} digits it has never seen).")

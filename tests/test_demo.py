@@ -10,9 +10,9 @@ from examples import digits
 
 def test_digits_are_learned():
     x_train, x_test, y_train, y_test = digits.digits()
-    params, losses = digits.train(x_train, y_train)
+    model, losses = digits.train(x_train, y_train)
     assert np.mean(losses[-42:]) < 0.1 * np.mean(losses[:42])
-    accuracy = (digits.predict(params, x_test) == y_test).mean()
+    accuracy = (digits.predict(model, x_test) == y_test).mean()
     assert accuracy >= 0.97
 
 

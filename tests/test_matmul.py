@@ -334,3 +334,18 @@ def test_shapes_that_do_not_fit_are_refused(shapes):
         tp.matmul(*(tp.ones(s) for s in shapes))
     text = str(info.value)
     assert "matmul" in text and all(str(s) in text for s in shapes), text
+
+
+@pytest.mark.parametrize("shape", [(5, 3), (2, 5, 3), (2, 0, 3), (4, 2, 5, 3)])
+def test_the_gradient_of_a_transposed_right_factor(shape):
+    """x @ w.T: the gradient of w is that of the untransposed product, and lies in order, without a copy for it."""
+    rng = rng_for("transposed right", shape)
+    x, w = rng.normal(size=shape), rng.normal(size=(4, 3))
+    seed = rng.normal(size=(*shape[:-1], 4))
+    got = gradients(lambda x, w: x @ w.T, x, w, seed=seed)
+    want = gradients(lambda x, v: x @ v, x, np.ascontiguousarray(w.T), seed=seed)
+    close(got[0], want[0], rtol=1e-13, atol=1e-13)
+    close(got[1], want[1].T, rtol=1e-13, atol=1e-13)
+    assert got[1].flags.c_contiguous
+    if 0 not in shape:
+        check_vjp(lambda x, w: x @ w.T, x, w)

@@ -223,7 +223,9 @@ cdef int matmul_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     if needs(w, e, 1):
         a = cast_like(with_node(vals[0], e.src[0]), g)
         if a.v.ndim > 2 and vals[1] != NULL and vals[1].ndim == 2:  # a shared right factor: one product over all rows
-            gb = op_matmul(swap_last(rows_of(a)), rows_of(g))
+            a, g = rows_of(a), rows_of(g)
+        if is_transpose(e.src[1]):  # computed as it will lie after that: no copy for the leaf behind
+            gb = swap_last(op_matmul(swap_last(g), a))
         else:
             gb = op_matmul(swap_last(a), g)
     if ga is not None:
@@ -231,6 +233,11 @@ cdef int matmul_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     if gb is not None:
         w.push_tensor(e.src[1], gb, vals[1])
     return 0
+
+
+cdef bint is_transpose(Entry *e) noexcept:
+    """Is this the entry of a matrix's transpose?"""
+    return e.opcode == OP_PERMUTE_DIMS and e.params[0] == 2 and e.params[1] == 1
 
 
 cdef Tensor rows_of(Tensor x):
