@@ -31,7 +31,7 @@ def digits():
 
 
 def network(rng):
-    """Images (n, 64) -> scores (n, 10): the larger, the likelier the class. Weights begin as suits relu, biases at 0."""
+    """Images (n, 64) -> scores (n, 10): the larger, the likelier the class. Weights begin as suits relu."""
     model = nn.Sequential()
     for n_in, n_out in zip(SIZES, SIZES[1:]):
         model.extend([nn.Linear(n_in, n_out), nn.ReLU()])
