@@ -278,6 +278,9 @@ def test_clip_grad_norm_at_its_edges():
     assert float(tp.optim.clip_grad_norm([w], 1.0)) == 0.0
     w.grad = tp.zeros(2)
     assert float(tp.optim.clip_grad_norm([w], 1.0)) == 0.0 and w.grad.tolist() == [0.0, 0.0]
+    w0 = tp.nn.Parameter(5.0)  # 0-d
+    w0.grad = tp.tensor(-8.0)
+    assert float(tp.optim.clip_grad_norm([w0], 2.0)) == 8.0 and w0.grad.item() == -2.0
     w.grad = tp.tensor([1.0, float("nan")])
     with pytest.raises(tp.TapeError, match="norm of the gradients is nan"):
         tp.optim.clip_grad_norm([w], 1.0, error_if_nonfinite=True)

@@ -190,6 +190,27 @@ except tp.ShapeError as error:
 x[x > 0] = 2
 hook = y.register_hook(lambda g: 2 * g)
 hook.remove()
+
+
+class Dense(tp.nn.Module):
+    def __init__(self, n_in: int, n_out: int) -> None:
+        self.weight = tp.nn.Parameter(tp.nn.init.kaiming_normal((n_in, n_out)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return tp.relu(x @ self.weight)
+
+
+model = tp.nn.Sequential(Dense(2, 3), tp.nn.Tanh())
+adam = tp.optim.Adam(model.parameters(), lr=tp.optim.cosine(1e-3, 10))
+tp.mse_loss(model(x), tp.zeros((3, 3))).backward()
+adam.step()
+adam.lr = 0.1
+for parameters in adam.param_groups:
+    parameters["lr"] *= 0.5
+assert_type(adam.lr, Tensor)
+assert_type(tp.nn.Linear(2, 3).weight, Tensor)
+assert_type(model.eval(), tp.nn.Sequential)
+state: dict[str, Tensor] = model.state_dict()
 """
 
 WRONG = """
