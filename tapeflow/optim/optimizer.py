@@ -166,7 +166,7 @@ class Optimizer:
         return rate
 
     @lr.setter
-    def lr(self, value: Any) -> None:
+    def lr(self, value: float | tp.Tensor | Schedule) -> None:
         for group in self.param_groups:
             group["lr"] = value
 
