@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from examples import pendulum
+import tapeflow as tp
+from examples import characters, pendulum
 
 
 def test_the_equation_finds_the_swing_and_its_damping(tmp_path, monkeypatch):
@@ -26,6 +27,34 @@ def test_the_violation_of_the_equation_is_that_of_differences():
     model = pendulum.Swing()
     t, h = np.linspace(0.5, 5.0, 7)[:, None], 1e-3
     before, at, after = (pendulum.angles(model, t + k * h) for k in (-1, 0, 1))
-    model.damping = pendulum.nn.Parameter(np.array(0.3))
+    model.damping = tp.nn.Parameter(np.array(0.3))
     want = (after - 2 * at + before) / h**2 + 2 * 0.3 * (after - before) / (2 * h) + pendulum.FREQUENCY**2 * at
-    np.testing.assert_allclose(model.violation(pendulum.tp.tensor(t)).numpy(), want, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.violation(tp.tensor(t)).numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_transformer_learns_and_writes(tmp_path, monkeypatch):
+    threads = tp.get_num_threads()
+    tp.set_num_threads(1)
+    try:
+        text, alphabet = characters.read_documents()
+        numbers = np.array([alphabet.index(c) for c in text[:20000]])
+        model, losses, checks = characters.train(numbers, len(alphabet), steps=50)
+        assert losses[0] > 4.0 and checks[-1][1] < 3.6  # guessing: 4.5
+        written = characters.write(model, numbers[:5], 60)
+        assert written[:5] == numbers[:5].tolist() and len(written) == 65 and max(written) < len(alphabet)
+    finally:
+        tp.set_num_threads(threads)
+    pytest.importorskip("matplotlib")
+    monkeypatch.setattr(characters, "PICTURES", tmp_path / "out")
+    characters.draw(losses, [*checks, (100, 2.0)], len(alphabet))
+    assert (tmp_path / "out" / "characters.png").stat().st_size > 5000
+
+
+def test_the_transformer_looks_at_nothing_that_comes_later():
+    model = characters.Transformer(20)
+    numbers = np.random.default_rng(0).integers(20, size=(2, 12))
+    changed = numbers.copy()
+    changed[:, 7:] = 19 - changed[:, 7:]
+    before, after = (model(tp.tensor(n)).numpy() for n in (numbers, changed))
+    np.testing.assert_allclose(after[:, :7], before[:, :7], rtol=1e-5, atol=1e-5)
+    assert np.abs(after[:, 7:] - before[:, 7:]).max() > 0.1
