@@ -67,6 +67,14 @@ cdef extern from "platform.h" nogil:
                             int) noexcept nogil
     ctypedef void (*tpf_cast)(void *, const void *, int64_t) noexcept nogil
     ctypedef void (*tpf_reduce)(void *, const void *, int64_t, int64_t, int64_t) noexcept nogil
+    ctypedef struct tpf_scan_call:
+        void *y
+        int64_t *where
+        const void *x
+        const void *a
+        int64_t outer, n, inner
+        int reverse
+    ctypedef void (*tpf_scan)(const tpf_scan_call *) noexcept nogil
     ctypedef void (*tpf_rows)(void *, const void *, int64_t, int64_t) noexcept nogil
     ctypedef void (*tpf_scatter_add)(void *, const int64_t *, const void *, int64_t, int64_t, int64_t,
                                     int64_t) noexcept nogil
@@ -83,7 +91,9 @@ cdef extern from "platform.h" nogil:
         tpf_loop loop[32][6]
         tpf_vjp vjp[32][3][2]
         tpf_cast cast[6][6]
-        tpf_reduce reduce[5][6]
+        tpf_reduce reduce[9][6]
+        void (*variance[2])(void *, const void *, int64_t, int64_t, int64_t, double, int) noexcept nogil
+        tpf_scan scan[5][6]
         tpf_rows softmax[2]
         tpf_rows log_softmax[2]
         tpf_rows logsumexp[2]
@@ -199,6 +209,8 @@ include "core/tensor.pxi"
 include "core/elementwise.pxi"
 include "core/shape_ops.pxi"
 include "core/reduce_ops.pxi"
+include "core/statistics.pxi"
+include "core/scan_ops.pxi"
 include "core/indexing.pxi"
 include "core/backward.pxi"
 include "core/rules.pxi"

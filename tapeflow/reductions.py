@@ -1,15 +1,13 @@
-"""Statistics, norms, running reductions and order statistics, composed of ops of the core.
+"""Means, norms, order statistics and differences, composed of ops of the core.
 
 Derivatives of every order follow from the ops used here; nothing in this file knows of the tape. What is not here: the
-reductions with kernels of their own (sum, mean, max, min, prod, argmax, logsumexp). Order statistics and cumulative_max
-look at the values, on the host, to find where the chosen elements stand; a recorded op takes them from x.
+reductions with kernels of their own (core/reduce_ops.pxi, statistics.pxi, scan_ops.pxi). Order statistics look at the
+values, on the host, to find where the chosen elements stand; a recorded op takes them from x.
 """
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, SupportsIndex, overload
 
 import numpy as np
@@ -19,8 +17,6 @@ from tapeflow._arguments import as_axis, as_tensor, fresh, recorded
 from tapeflow._core import Tensor
 
 if TYPE_CHECKING:
-    from numpy.typing import DTypeLike
-
     from tapeflow._core import _Array, _Axes
 
 _Gone = tuple[int, ...] | None
@@ -58,146 +54,7 @@ def _part(x: Tensor, axis: int, start: int | None, stop: int | None) -> Tensor:
     return x[(slice(None),) * axis + (slice(start, stop),)]
 
 
-# ---- truth, counts, positions
-
-
-def any(x: _Array, axis: _Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether any element along the axes is true, that is not 0; NaN is true. False over no elements.
-
-    >>> tp.any(tp.tensor([[0.0, 2.0], [0.0, 0.0]]), axis=1).tolist()
-    [True, False]
-    """
-    x = as_tensor(x, "any")
-    axes = _axes(axis, x.ndim, "any")
-    true = x if x.dtype.kind == "b" else _core.not_equal(x, 0)
-    if 0 in x.shape:
-        return _core.not_equal(_core.sum(true, axes, keepdims), 0)
-    return _core.max(true, axes, keepdims)
-
-
-def all(x: _Array, axis: _Axes = None, keepdims: bool = False) -> Tensor:
-    """Whether all elements along the axes are true, that is not 0; NaN is true. True over no elements.
-
-    >>> tp.all(tp.tensor([[1.0, 2.0], [0.0, 3.0]]), axis=1).tolist()
-    [True, False]
-    """
-    x = as_tensor(x, "all")
-    axes = _axes(axis, x.ndim, "all")
-    true = x if x.dtype.kind == "b" else _core.not_equal(x, 0)
-    if 0 in x.shape:
-        return _core.equal(_core.sum(_core.equal(true, False), axes, keepdims), 0)
-    return _core.min(true, axes, keepdims)
-
-
-def count_nonzero(x: _Array, axis: _Axes = None, keepdims: bool = False) -> Tensor:
-    """How many elements along the axes are not 0, as int64; NaN counts.
-
-    >>> tp.count_nonzero(tp.tensor([[0.0, 2.0], [3.0, 4.0]]), axis=1).tolist()
-    [1, 2]
-    """
-    x = as_tensor(x, "count_nonzero")
-    axes = _axes(axis, x.ndim, "count_nonzero")
-    return _core.sum(x if x.dtype.kind == "b" else _core.not_equal(x, 0), axes, keepdims)
-
-
-def argmin(x: _Array, axis: SupportsIndex | None = None, keepdims: bool = False) -> Tensor:
-    """Position of the first smallest element along an axis, or in the flattened x for None, as int64; NaN comes first.
-
-    Raises ShapeError where the axis holds no elements.
-
-    >>> tp.argmin(tp.tensor([[3.0, 1.0, 1.0], [0.0, 5.0, 6.0]]), axis=1).tolist()
-    [1, 0]
-    """
-    x = as_tensor(x, "argmin")
-    a = None if axis is None else as_axis(axis, x.ndim, "argmin")
-    if _extent(x.shape, None if a is None else (a,)) == 0:
-        raise errors.ShapeError(f"[argmin] the reduced axes of shape {x.shape} hold no elements. Give at least one.")
-    kind = x.dtype.kind
-    # of integers the order is turned round by ~, which cannot overflow
-    turned = (
-        _core.negative(x) if kind == "f"
-        else _core.equal(x, False) if kind == "b"
-        else _core.subtract(255 if kind == "u" else -1, x)
-    )  # fmt: skip
-    return _core.argmax(turned, a, keepdims)
-
-
-# ---- moments
-
-
-def var(x: _Array, axis: _Axes = None, keepdims: bool = False, *, correction: float = 0) -> Tensor:
-    """Mean squared distance from the mean along the axes.
-
-    Parameters
-    ----------
-    x : Tensor
-        Integers and bool are taken in the default dtype.
-    axis : int, tuple of ints or None
-        None: all axes.
-    keepdims : bool
-        Keep the reduced axes, with size 1.
-    correction : number
-        What is taken off the number of elements in the divisor (NumPy: ddof); 1 for an unbiased estimate. With no
-        degrees of freedom left, value and gradient are NaN.
-
-    The sum over (x - m)^2 is corrected for the rounding of m (Chan, Golub and LeVeque, 1983, equation 1.7).
-
-    >>> tp.var(tp.tensor([1.0, 2.0, 3.0, 6.0])).item()
-    3.5
-    """
-    return _variance(x, axis, keepdims, correction, "var")
-
-
-def std(x: _Array, axis: _Axes = None, keepdims: bool = False, *, correction: float = 0) -> Tensor:
-    """Standard deviation along the axes: the square root of var, with the same arguments.
-
-    Where all elements are equal the gradient is 0.
-
-    >>> tp.std(tp.tensor([1.0, 1.0, 3.0, 3.0])).item()
-    1.0
-    """
-    return _root(_variance(x, axis, keepdims, correction, "std"))
-
-
-LONG = 128  # from here on one pass over x costs more than a few calls for small tensors
-
-
-def _variance(x: Any, axis: Any, keepdims: bool, correction: Any, op: str) -> Tensor:
-    x = _float(x, op)
-    axes = _axes(axis, x.ndim, op)
-    if isinstance(correction, bool) or not isinstance(correction, _REAL):
-        raise errors.DTypeError(f"[{op}] correction must be a number, got {type(correction).__name__}.")
-    n = _extent(x.shape, axes)
-    # any shift gives the same variance, so the derivative need not go through this one
-    c = _core.subtract(x, _core.stop_gradient(_core.mean(x, axes, True)))
-    if n <= LONG:
-        c = _core.subtract(c, _core.mean(c, axes, True))
-        total = _core.sum(_core.square(c), axes, keepdims)
-    else:
-        squares = _core.sum(_core.square(c), axes, keepdims)
-        total = _core.subtract(squares, _core.square(_core.sum(c, axes, keepdims)) / n)
-        # what is less than the rounding of squares is 0; its derivatives are right as they are
-        noise = _core.less_equal(total, squares * (4 * np.finfo(x.dtype).eps).item())
-        total = _core.subtract(total, _core.where(noise, _core.stop_gradient(total), 0))
-    free = n - correction
-    return _core.divide(total, free) if free > 0 else _core.multiply(total, math.nan)
-
-
-def _root(s: Tensor) -> Tensor:
-    """The square root of sums of squares; at 0 its gradient is 0."""
-    zero = _core.equal(s, 0)
-    return _core.where(zero, 0, _core.sqrt(_core.where(zero, 1, s)))
-
-
-def nansum(x: _Array, axis: _Axes = None, keepdims: bool = False) -> Tensor:
-    """Sum over the axes, NaN taken as 0; the gradient of a NaN is 0.
-
-    >>> tp.nansum(tp.tensor([1.0, float("nan"), 3.0])).item()
-    4.0
-    """
-    x = as_tensor(x, "nansum")
-    axes = _axes(axis, x.ndim, "nansum")
-    return _core.sum(_core.where(_core.equal(x, x), x, 0) if x.dtype.kind == "f" else x, axes, keepdims)
+# ---- means
 
 
 def nanmean(x: _Array, axis: _Axes = None, keepdims: bool = False) -> Tensor:
@@ -208,9 +65,8 @@ def nanmean(x: _Array, axis: _Axes = None, keepdims: bool = False) -> Tensor:
     """
     x = _float(x, "nanmean")
     axes = _axes(axis, x.ndim, "nanmean")
-    there = _core.equal(x, x)
-    total = _core.sum(_core.where(there, x, 0), axes, keepdims)
-    return _core.divide(total, _core.sum(there, axes, keepdims).astype(x.dtype))
+    there = _core.count_nonzero(_core.equal(x, x), axes, keepdims)
+    return _core.divide(_core.nansum(x, axes, keepdims), there.astype(x.dtype))
 
 
 @overload
@@ -297,9 +153,9 @@ def _vector_norm(x: Tensor, axis: Any, keepdims: bool, ord: Any, op: str) -> Ten
     if isinstance(ord, bool) or not isinstance(ord, _REAL) or ord != ord:
         raise errors.NumberRangeError(f"[{op}] the ord of a vector must be a number, got {ord!r}. Use 1, 2 or inf.")
     if ord == 2:
-        return _root(_core.sum(_core.square(x), axes, keepdims))
+        return _core.euclidean_norm(x, axes, keepdims, op)
     if ord == 0:
-        return count_nonzero(x, axes, keepdims).astype(x.dtype)
+        return _core.count_nonzero(x, axes, keepdims).astype(x.dtype)
     size = _core.abs(x)
     if ord == 1:
         return _core.sum(size, axes, keepdims)
@@ -307,7 +163,8 @@ def _vector_norm(x: Tensor, axis: Any, keepdims: bool, ord: Any, op: str) -> Ten
         if _extent(x.shape, axes) == 0:
             raise errors.ShapeError(f"[{op}] the reduced axes of shape {x.shape} hold no elements. Use another ord.")
         return (_core.max if ord > 0 else _core.min)(size, axes, keepdims)
-    total = _core.sum(_core.pow(size, float(ord)), axes, keepdims)
+    cube = _core.multiply(_core.square(size), size) if ord == 3 else None  # some ten times as fast as pow
+    total = _core.sum(_core.pow(size, float(ord)) if cube is None else cube, axes, keepdims)
     zero = _core.equal(total, 0)
     root = _core.pow(_core.where(zero, 1, total), 1 / float(ord))
     return _core.where(zero, 0.0 if ord > 0 else math.inf, root)
@@ -368,6 +225,8 @@ def norm(x: _Array, ord: float | Literal["fro"] | None = None, axis: _Axes = Non
     >>> tp.norm(tp.tensor([[3.0, 4.0], [6.0, 8.0]]), axis=1).tolist()
     [5.0, 10.0]
     """
+    if ord is None and (axis is None or type(axis) is int):
+        return _core.euclidean_norm(x, axis, keepdims, "norm")
     x = _float(x, "norm")
     if axis is None:
         if ord is None or x.ndim == 1:
@@ -382,196 +241,6 @@ def norm(x: _Array, ord: float | Literal["fro"] | None = None, axis: _Axes = Non
     if len(axis) != 2:
         raise errors.ShapeError(f"[norm] axis must be one axis or a pair, got {tuple(axis)}. Use vector_norm.")
     return _matrix_norm(x, axis, keepdims, ord, "norm")
-
-
-# ---- running reductions
-#
-# A scan of n elements in blocks: each block by itself, then the scan of the blocks' results, then both together. Every
-# prefix is a tree of depth O(log n), so sums in float32 err as pairwise ones do; the work is O(n). Measured for a
-# million float32: 3.1 ms with blocks of 4, 3.8 with 2, 6.1 with 16 (numpy.cumsum 2.9). Where there is little, calls
-# are what costs: then every prefix is reduced by itself, 16 elements in 3 us instead of 16.
-
-_Combine = Callable[[Tensor, Tensor], Tensor]
-_Reduce = Callable[[Tensor, int], Tensor]
-LITTLE = 1024
-
-
-@functools.cache
-def _triangle(n: int) -> Tensor:
-    """Which elements belong to the prefixes of a row of n."""
-    return fresh(np.tri(n, dtype=np.bool_))
-
-
-def _scan(f: _Combine, whole: _Reduce, neutral: float, x: Tensor) -> Tensor:
-    """The running f of x, of shape (outer, n, inner), along its middle axis; f(neutral, a) is a, whole reduces by f."""
-    outer, n, inner = x.shape
-    if inner == 1 and n > 2 and x.size * n <= LITTLE:
-        rows = _core.where(_triangle(n), _core.reshape(x, (outer, 1, n)), neutral)
-        return _core.reshape(whole(rows, 2), (outer, n, 1))
-    return _blocks(f, neutral, x)
-
-
-def _blocks(f: _Combine, neutral: float, x: Tensor) -> Tensor:
-    outer, n, inner = x.shape
-    if n <= 16:
-        rows = [_part(x, 1, 0, 1)]
-        for k in range(1, n):
-            rows.append(f(rows[-1], _part(x, 1, k, k + 1)))
-        return _core.concat(rows, 1)
-    block = 4 if inner < 8 else 8
-    count = -(-n // block)
-    if n % block:  # what stands behind the end reaches nothing that is kept
-        x = _core.concat([x, _core.zeros((outer, count * block - n, inner), x.dtype)], 1)
-    blocks = _core.reshape(x, (outer, count, block, inner))
-    rows = [_part(blocks, 2, 0, 1)]
-    for k in range(1, block):
-        rows.append(f(rows[-1], _part(blocks, 2, k, k + 1)))
-    ends = _blocks(f, neutral, _core.reshape(rows[-1], (outer, count, inner)))
-    before = _core.concat([_core.full((outer, 1, inner), neutral, x.dtype), _part(ends, 1, None, -1)], 1)
-    y = f(_core.reshape(before, (outer, count, 1, inner)), _core.concat(rows, 2))
-    y = _core.reshape(y, (outer, count * block, inner))
-    return _part(y, 1, None, n) if n % block else y
-
-
-def _lines(x: Tensor, axis: Any, op: str) -> tuple[tuple[int, int, int], int]:
-    """x's shape as (outer, n, inner) around an axis, and the axis; None is the axis of a 1-D tensor."""
-    if axis is None and x.ndim != 1:
-        raise errors.AxisError(f"[{op}] x has shape {x.shape}; only for a 1-D tensor axis can be None. Name the axis.")
-    a = 0 if axis is None else as_axis(axis, x.ndim, op)
-    return (math.prod(x.shape[:a]), x.shape[a], math.prod(x.shape[a + 1 :])), a
-
-
-def _running(
-    x: Any, axis: Any, dtype: Any, include_initial: bool, op: str, f: _Combine, whole: _Reduce, neutral: int
-) -> Tensor:
-    x = as_tensor(x, op)
-    lines, a = _lines(x, axis, op)
-    x = _core.astype(x, dtype if dtype is not None else x.dtype if x.dtype.kind == "f" else np.int64, copy=False)
-    y = _core.reshape(x, x.shape)
-    if x.size:
-        # -0.0 + a is a, also for a = -0.0
-        start = -0.0 if x.dtype.kind == "f" and not neutral else neutral
-        y = _core.reshape(_scan(f, whole, start, _core.reshape(x, lines)), x.shape)
-    if not include_initial:
-        return y
-    shape = (*x.shape[:a], 1, *x.shape[a + 1 :])
-    return _core.concat([_core.full(shape, neutral, x.dtype), y], a)
-
-
-def cumulative_sum(
-    x: _Array, axis: SupportsIndex | None = None, *, dtype: DTypeLike | None = None, include_initial: bool = False
-) -> Tensor:
-    """The sums of the first 1, 2, ... elements along an axis.
-
-    Parameters
-    ----------
-    x : Tensor
-    axis : int or None
-        None only for a 1-D tensor.
-    dtype : dtype, optional
-        That of the result. Default: int64 for integers and bool, x's own for floats.
-    include_initial : bool
-        Begin with the sum of nothing, 0: one element more.
-
-    >>> tp.cumulative_sum(tp.tensor([1.0, 2.0, 3.0]), include_initial=True).tolist()
-    [0.0, 1.0, 3.0, 6.0]
-    """
-    return _running(x, axis, dtype, include_initial, "cumulative_sum", _core.add, _core.sum, 0)
-
-
-def cumulative_prod(
-    x: _Array, axis: SupportsIndex | None = None, *, dtype: DTypeLike | None = None, include_initial: bool = False
-) -> Tensor:
-    """The products of the first 1, 2, ... elements along an axis; arguments as for cumulative_sum.
-
-    The derivatives are products, too, exact where factors are 0.
-
-    >>> tp.cumulative_prod(tp.tensor([2.0, 3.0, 4.0])).tolist()
-    [2.0, 6.0, 24.0]
-    """
-    return _running(x, axis, dtype, include_initial, "cumulative_prod", _core.multiply, _core.prod, 1)
-
-
-def cumsum(x: _Array, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> Tensor:
-    """cumulative_sum by NumPy's rule for axis: with None x is flattened first.
-
-    >>> tp.cumsum(tp.tensor([[1, 2], [3, 4]])).tolist()
-    [1, 3, 6, 10]
-    """
-    return cumulative_sum(_flat(x, axis, "cumsum"), axis, dtype=dtype)
-
-
-def cumprod(x: _Array, axis: SupportsIndex | None = None, dtype: DTypeLike | None = None) -> Tensor:
-    """cumulative_prod by NumPy's rule for axis: with None x is flattened first.
-
-    >>> tp.cumprod(tp.tensor([[1, 2], [3, 4]])).tolist()
-    [1, 2, 6, 24]
-    """
-    return cumulative_prod(_flat(x, axis, "cumprod"), axis, dtype=dtype)
-
-
-def _flat(x: Any, axis: Any, op: str) -> Tensor:
-    x = as_tensor(x, op)
-    return _core.reshape(x, (-1,)) if axis is None else x
-
-
-def cumulative_max(x: _Array, axis: SupportsIndex | None = None) -> Tensor:
-    """The largest of the first 1, 2, ... elements along an axis; axis=None only for a 1-D tensor.
-
-    From a NaN on all is NaN. Among equal elements the first has the gradient.
-
-    >>> tp.cumulative_max(tp.tensor([1.0, 3.0, 2.0, 4.0])).tolist()
-    [1.0, 3.0, 3.0, 4.0]
-    """
-    x = as_tensor(x, "cumulative_max")
-    lines, _ = _lines(x, axis, "cumulative_max")
-    if x.size == 0:
-        return _core.reshape(x, x.shape)
-    values = x.numpy().reshape(lines)
-    with _creation.allocation("cumulative_max", f"the positions of {x.size} elements"):
-        y = np.maximum.accumulate(values, axis=1)
-        if not recorded(x):
-            return fresh(y.reshape(x.shape))
-        return _core.take(x, _records(values, y).reshape(x.shape), None)
-
-
-def _records(x: np.ndarray[Any, Any], y: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """Where in the flattened x each element of y, its running maximum along the middle axis, stood first."""
-    outer, n, inner = x.shape
-    before = y[:, :-1]
-    new = np.zeros(x.shape, np.bool_)
-    new[:, 1:] = ~(y[:, 1:] <= before) & (before == before)  # larger than what was before, or the first NaN
-    at: np.ndarray[Any, Any] = np.where(new, np.arange(n)[:, None], 0)
-    np.maximum.accumulate(at, axis=1, out=at)
-    at *= inner
-    at += np.arange(outer)[:, None, None] * (n * inner) + np.arange(inner)
-    return at
-
-
-def logcumsumexp(x: _Array, axis: SupportsIndex | None = None) -> Tensor:
-    """log of the sum of the exponentials of the first 1, 2, ... elements along an axis, without overflow.
-
-    axis=None only for a 1-D tensor. -inf has the gradient 0.
-
-    >>> tp.logcumsumexp(tp.tensor([1000.0, -1000.0, 1000.0])).tolist()
-    [1000.0, 1000.0, 1000.6931762695312]
-    """
-    x = _float(x, "logcumsumexp")
-    lines, _ = _lines(x, axis, "logcumsumexp")
-    if x.size == 0:
-        return _core.reshape(x, x.shape)
-    # infinities as the largest numbers: their differences are numbers, and exp of them is 0 or 1
-    end = np.finfo(x.dtype).max.item()
-    t = _core.reshape(_core.where(_core.equal(_core.abs(x), math.inf), _core.clip(x, -end, end), x), lines)
-    y = _core.reshape(_scan(_logaddexp, _core.logsumexp, -end, t), x.shape)
-    return _core.where(y <= -end, -math.inf, _core.where(y >= end, math.inf, y))
-
-
-def _logaddexp(a: Tensor, b: Tensor) -> Tensor:
-    """log(exp(a) + exp(b)) of finite numbers; smooth in all orders, at a = b, too, since where takes a side."""
-    first = _core.greater_equal(a, b)
-    high, low = _core.where(first, a, b), _core.where(first, b, a)
-    return _core.add(high, _core.softplus(_core.subtract(low, high)))
 
 
 # ---- order statistics

@@ -1,5 +1,5 @@
-"""sum, mean, max, min, prod, argmax, logsumexp: values on every set of axes, bits that depend on the reduced extents
-alone, ties, zeros, infinities and NaN, and gradients to the second order."""
+"""sum, mean, max, min, prod, argmax, argmin, logsumexp: values on every set of axes, bits that depend on the reduced
+extents alone, ties, zeros, infinities and NaN, and gradients to the second order."""
 
 import functools
 import itertools
@@ -52,9 +52,12 @@ REFERENCE = {  # in a wide type, and the kind of result: "sum" widens integers, 
     "max": (np.max, "same"),
     "min": (np.min, "same"),
     "argmax": (np.argmax, "index"),
+    "argmin": (np.argmin, "index"),
 }
+INDICES = ("argmax", "argmin")
 SMOOTH = ("sum", "mean", "prod", "logsumexp")
 REDUCTIONS = tuple(REFERENCE)
+DIFFERENTIABLE = tuple(name for name in REDUCTIONS if name not in INDICES)
 
 
 def op(name):
@@ -71,7 +74,7 @@ def result_dtype(name, dtype):
 def axes_of(ndim, name="sum"):
     """Every way to name axes: None, each int from both ends, every tuple, the empty one included."""
     single = [None, *range(-ndim, ndim)]
-    if name == "argmax":
+    if name in INDICES:
         return single
     return (
         single + [c for n in range(ndim + 1) for c in itertools.combinations(range(ndim), n)] + [(-1, 0)] * (ndim > 1)
@@ -85,7 +88,7 @@ def operand(name, shape, dtype, *key):
 
 def check_value(name, got, x, axis=None, keepdims=False, label=""):
     reference, _ = REFERENCE[name]
-    exact = x.dtype.kind != "f" and name not in ("mean", "logsumexp") or name in ("max", "min", "argmax")
+    exact = x.dtype.kind != "f" and name not in ("mean", "logsumexp") or name in ("max", "min", *INDICES)
     wide = x if exact else x.astype(WIDE)
     with np.errstate(all="ignore"):
         want = reference(wide, axis=axis, keepdims=keepdims)
@@ -161,7 +164,7 @@ def test_zero_extent(name, dtype):
     assert op(name)(x, axis=1, keepdims=True).shape == (0, 1)
 
 
-@pytest.mark.parametrize("name", REDUCTIONS[:-1])
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
 @pytest.mark.parametrize("shape,axis", [((0, 3), 1), ((3, 0), 0), ((2, 0, 3), (0, 2))])
 def test_zero_extent_gradient_has_the_operands_shape(name, shape, axis):
     for create_graph in (False, True):
@@ -243,7 +246,7 @@ def test_bits_depend_on_the_extent_alone(name, dtype):
     [((1_500_000,), None), ((1200, 1300), 0), ((1200, 1300), 1), ((3, 500_000), (0, 1)), ((700_000, 2), 0)],
 )
 def test_bits_do_not_depend_on_the_thread_count(name, shape, axis):
-    axis = None if name == "argmax" and isinstance(axis, tuple) else axis
+    axis = None if name in INDICES and isinstance(axis, tuple) else axis
     x = tp.tensor(operand(name, shape, "float32"))
     before = tp.get_num_threads()
     try:
@@ -305,7 +308,7 @@ def test_awkward_values_as_numpy(name, values):
     for dtype, repeat in itertools.product(FLOATS, (1, 40)):
         with np.errstate(all="ignore"):
             x = np.repeat(np.array(values), repeat).astype(dtype)
-            wide = x if name in ("argmax", "max", "min") or abs(x[0]) == 1e300 else x.astype(WIDE)
+            wide = x if name in ("max", "min", *INDICES) or abs(x[0]) == 1e300 else x.astype(WIDE)
             want = np.asarray(REFERENCE[name][0](wide)).astype(result_dtype(name, dtype))
             if name == "mean" and dtype == "float64" and abs(x[0]) == 1e300:
                 continue  # the plain sum may overflow or not: repeat decides
@@ -351,7 +354,7 @@ def test_argmax_is_never_differentiated():
 # ---- gradients ----
 
 
-@pytest.mark.parametrize("name", REDUCTIONS[:-1])
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3), (2, 1, 3)])
 def test_gradients_on_every_axis(name, shape):
     rng = rng_for(name, shape)
@@ -362,7 +365,7 @@ def test_gradients_on_every_axis(name, shape):
 
 
 @pytest.mark.parametrize("layout", sorted(LAYOUTS))
-@pytest.mark.parametrize("name", REDUCTIONS[:-1])
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_through_odd_layouts(name, layout):
     x = rng_for(name).permutation(np.arange(12) * 0.25 - 1.1).reshape(3, 4).astype("float32")
     w = draw(rng_for("w"), (3,), "float32")
@@ -508,7 +511,7 @@ def test_reductions_of_integers_are_not_recorded(dtype):
 
 
 @pytest.mark.parametrize("n", (5, 1000, 70_001))
-@pytest.mark.parametrize("name", REDUCTIONS[:-1])
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_fused_equals_composed_on_long_rows(name, n):
     x = operand(name, (2, n), "float64", "long")
     check_fused(lambda t: op(name)(t, axis=1), x, seed=np.array([0.7, -1.3]), label=name)
@@ -517,7 +520,22 @@ def test_fused_equals_composed_on_long_rows(name, n):
 
 # ---- NumPy's functions on tensors, 64 axes, extents whose product passes 64 bits
 
-BY_NUMPY = {np.sum: tp.sum, np.mean: tp.mean, np.max: tp.max, np.min: tp.min, np.prod: tp.prod, np.argmax: tp.argmax}
+BY_NUMPY = {
+    np.sum: tp.sum,
+    np.mean: tp.mean,
+    np.max: tp.max,
+    np.min: tp.min,
+    np.prod: tp.prod,
+    np.var: tp.var,
+    np.std: tp.std,
+    np.cumsum: tp.cumsum,
+    np.cumprod: tp.cumprod,
+    np.argmax: tp.argmax,
+    np.argmin: tp.argmin,
+    np.any: tp.any,
+    np.all: tp.all,
+}
+DISCRETE = (np.argmax, np.argmin, np.any, np.all)
 
 
 @pytest.mark.parametrize("f", list(BY_NUMPY))
@@ -525,11 +543,13 @@ BY_NUMPY = {np.sum: tp.sum, np.mean: tp.mean, np.max: tp.max, np.min: tp.min, np
 def test_numpys_reductions_of_a_constant(f, dtype):
     x = np.array([[1, 2, 0], [4, 0, 6]]).astype(dtype)
     t = tp.tensor(x)
-    for options in ({}, {"axis": 0}, {"axis": -1}, {"axis": 1, "keepdims": True}):
+    scan = f in (np.cumsum, np.cumprod)
+    for options in ({}, {"axis": 0}, {"axis": -1}, {"axis": 1} if scan else {"axis": 1, "keepdims": True}):
         got = f(t, **options)
         close(got, np.asarray(f(x, **options)))
-    with pytest.raises(TypeError):
-        f(t, out=np.zeros(()))
+    if not scan:  # of these NumPy takes a TypeError for a reason to convert
+        with pytest.raises(TypeError):
+            f(t, out=np.zeros(()))
 
 
 @pytest.mark.parametrize("f", list(BY_NUMPY))
@@ -540,16 +560,35 @@ def test_numpys_reductions_of_a_recorded_tensor_are_recorded_or_refused(f):
             y = f(t)
         except tp.TapeError:
             continue
-        assert isinstance(y, tp.Tensor) and y.requires_grad == (f is not np.argmax)
+        assert isinstance(y, tp.Tensor) and y.requires_grad == (f not in DISCRETE)
         if y.requires_grad:
             want = gradients(BY_NUMPY[f], x.numpy().astype("float64"))[0]
             x.zero_grad()
-            y.backward()
+            y.sum().backward()
             close(x.grad, want)
-    for refused in (np.std, np.sort, np.cumsum):
+    for refused in (np.sort, np.nansum, np.median):
         with pytest.raises(tp.TapeError):
             refused(x * 1.0)
-    assert np.std(x.detach()) == np.std(x.numpy())
+    assert np.median(x.detach()) == np.median(x.numpy())
+
+
+def test_methods_take_what_numpys_and_pytorchs_users_give():
+    x = draw(rng_for("methods"), (3, 4))
+    t = tp.tensor(x)
+    for options, ddof in (({"ddof": 1}, 1), ({"correction": 1}, 1), ({"correction": 0.5}, 0.5), ({}, 0)):
+        close(t.var(axis=0, **options), x.var(0, ddof=ddof))
+        close(t.std(axis=(0, 1), keepdims=True, **options), x.std((0, 1), ddof=ddof, keepdims=True))
+    close(np.var(t, axis=1, ddof=1), x.var(1, ddof=1))
+    for method in ("var", "std"):
+        with pytest.raises(tp.DTypeError, match="two names of one number"):
+            getattr(t, method)(correction=1, ddof=1)
+    for method in ("any", "all", "var", "std", "argmin", "cumsum", "cumprod"):
+        with pytest.raises(tp.DTypeError, match="out="):
+            getattr(t, method)(out=np.zeros(()))
+    assert name_of(t.cumsum(dtype="float32")) == name_of(np.cumsum(t, dtype="float32")) == "float32"
+    assert_same((t > 0).any(axis=1), (x > 0).any(1))
+    assert_same((t > -1).all(keepdims=True), (x > -1).all(keepdims=True))
+    assert_same(tp.tensor(x > 0).cumsum(axis=1), (x > 0).cumsum(1))
 
 
 @pytest.mark.parametrize("name", ["logsumexp", "prod", "sum", "max", "mean", "min"])

@@ -258,7 +258,7 @@ cdef list tensor_list(object xs, str op):
         for t in parts:
             dtype = t.v.dtype if t.v.dtype > dtype else dtype
     else:
-        if any([PyFloat_CheckExact(x) for x in xs]) and not is_float(dtype):
+        if True in [PyFloat_CheckExact(x) for x in xs] and not is_float(dtype):
             dtype = default_float
         parts = [number_tensor(x, dtype, op.encode()) if is_number(x) else as_tensor(x) for x in xs]
     return [op_astype(t, dtype) for t in parts]

@@ -86,7 +86,7 @@ cdef Value *reduction_order(Value *x, uint64_t mask, int64_t *outer, int64_t *n,
 
 
 cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepdims):
-    """sum, mean, max, min or argmax over the axes in mask (over all, with all_axes)."""
+    """A reduction with a kernel of its own, over the axes in mask (over all, with all_axes)."""
     cdef ThreadState *ts = thread_state()
     cdef int code = op - OP_SUM
     cdef int64_t shape[64]
@@ -100,7 +100,7 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
     if all_axes:
         mask = axes_mask(None, x.v.ndim, b"reduce")
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
-    if n == 0 and op >= OP_MAX:
+    if n == 0 and OP_MAX <= op <= OP_ARGMIN:
         raise errors.ShapeError(f"[{tpf_op_name[op].decode()}] the reduced axes of shape {shape_of(x.v)} hold no "
                                 "elements, and there is no identity to give instead.")
     if op == OP_MEAN and not is_float(dtype):
@@ -108,7 +108,7 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
         dtype = default_float
     if op == OP_SUM and not is_float(dtype):
         dtype = TPF_INT64
-    elif op == OP_ARGMAX:
+    elif op == OP_ARGMAX or op == OP_ARGMIN or op == OP_COUNT_NONZERO:
         dtype = TPF_INT64
     src = reduction_order(x.v, mask, &outer, &n, &inner)
     try:
@@ -121,7 +121,8 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
         value_release(src)
     if wants_record(ts, x.node, y.dtype):
         try:
-            e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_MAX or op == OP_MIN else 0)
+            e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_MAX or op == OP_MIN
+                       or op == OP_VECTOR_NORM else SAVE_A if op == OP_NANSUM else 0)
             e.params = params_new(2)
         except:
             value_release(y)
@@ -148,6 +149,8 @@ cdef Tensor op_prod(Tensor x, uint64_t mask, bint keepdims):
     cdef int64_t n, half
     cdef int ndim, d
     cdef int k = 0
+    cdef int at = 0
+    cdef int last = -1
     cdef list odd = []
     cdef Tensor t
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
@@ -155,26 +158,40 @@ cdef Tensor op_prod(Tensor x, uint64_t mask, bint keepdims):
         x = op_astype(x, TPF_INT64)
     if mask == 0:
         return op_identity(x)
-    # kept axes first, the reduced ones flattened behind them
+    if n == 0:  # 1, still connected to x
+        return call2(OP_ADD, op_reduce(OP_SUM, x, mask, False, keepdims), 1)
+    # the reduced axes as one, in the place of the last of them: there it is, or it is moved
+    for d in range(x.v.ndim):
+        if mask >> d & 1:
+            last = d
     for d in range(x.v.ndim):
         if not mask >> d & 1:
-            rest[k] = x.v.shape[d]
-            axes[k] = d
+            if d < last:
+                at = k + 1
+            rest[k + (d > last)] = x.v.shape[d]
             k += 1
-    rest[k] = n
-    half = k
+    rest[at] = n
+    half = 0
+    for d in range(x.v.ndim):
+        if not mask >> d & 1 and d < last:
+            axes[half] = d
+            half += 1
     for d in range(x.v.ndim):
         if mask >> d & 1:
             axes[half] = d
             half += 1
-    if n == 0:  # 1, still connected to x
-        return call2(OP_ADD, op_reduce(OP_SUM, x, mask, False, keepdims), 1)
-    t = op_reshape(op_permute(x, axes), k + 1, rest)
+    for d in range(last + 1, x.v.ndim):
+        axes[d] = d
+    for d in range(x.v.ndim):
+        if axes[d] != d:
+            x = op_permute(x, axes)
+            break
+    t = op_reshape(x, k + 1, rest)
     while n > 1:
         half = n // 2
         if n % 2:
-            odd.append(narrow(t, k, n - 1, 1))
-        t = call2(OP_MULTIPLY, narrow(t, k, 0, half), narrow(t, k, half, half))
+            odd.append(narrow(t, at, n - 1, 1))
+        t = call2(OP_MULTIPLY, narrow(t, at, 0, half), narrow(t, at, half, half))
         n = half
     for part in reversed(odd):
         t = call2(OP_MULTIPLY, t, part)

@@ -27,6 +27,7 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     cdef int op = e.opcode
     cdef int axes[64]
     cdef int d
+    cdef Tensor x
     if op == OP_CONCAT:
         return concat_vjp(w, e, g)
     if op == OP_ASSIGN:
@@ -45,6 +46,8 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         return getitem_vjp(w, e, vals, g)
     if op == OP_CROSS_ENTROPY:
         return cross_entropy_vjp(w, e, vals, g)
+    if OP_CUMULATIVE_SUM <= op <= OP_RECURRENCE:
+        return scan_vjp(w, e, vals, g)
     if not needs(w, e, 0):
         return 0
     if op == OP_RESHAPE:
@@ -62,6 +65,16 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         g = stretched(g, <uint64_t>e.params[1], vals[0] if vals[0] != NULL else g.v)
     elif op == OP_MAX or op == OP_MIN:
         g = extremum_vjp(e, vals, g)
+    elif op == OP_NANSUM:
+        g = stretched(g, <uint64_t>e.params[1], vals[0])
+        x = wrap(value_share(vals[0]), NULL)
+        g = call3(OP_WHERE, call2(OP_EQUAL, x, x), g, 0)
+    elif op == OP_VECTOR_NORM:
+        x = with_node(vals[3], e)
+        g = call3(OP_WHERE, call2(OP_EQUAL, x, 0), 0, call2(OP_SMUL, g, call1(OP_RECIPROCAL, x)))
+        g = call2(OP_SMUL, stretched(g, <uint64_t>e.params[1], vals[0]), with_node(vals[0], e.src[0]))
+    elif op == OP_VAR or op == OP_STD:
+        g = variance_vjp(e, vals, g)
     elif op == OP_SOFTMAX or op == OP_LOG_SOFTMAX or op == OP_LOGSUMEXP:
         g = rows_vjp(e, vals, g)
     # identity, astype and broadcast_to pass g on: push casts and sums it
@@ -78,6 +91,25 @@ cdef Tensor extremum_vjp(Entry *e, Value **vals, Tensor g):
     chosen = call2(OP_MAXIMUM, chosen, nans)
     cdef Tensor count = op_astype(op_reduce(OP_SUM, chosen, mask, False, True), g.v.dtype)
     return call3(OP_WHERE, chosen, call2(OP_DIVIDE, stretched(g, mask, vals[0]), count), 0)
+
+
+cdef Tensor variance_vjp(Entry *e, Value **vals, Tensor g):
+    """2/divisor (x - mean) for var, 1/(divisor y) of it for std; NaN where nothing is left to divide by."""
+    cdef uint64_t mask = <uint64_t>e.params[1]
+    cdef double divisor
+    cdef Tensor x = with_node(vals[0], e.src[0])
+    cdef Tensor y
+    memcpy(&divisor, &e.params[3], sizeof(double))
+    divisor = divisor if divisor > 0 else math.nan
+    if e.opcode == OP_VAR:
+        g = call2(OP_SMUL, g, 2 / divisor)
+    else:
+        y = with_node(vals[3], e)
+        g = call2(OP_SMUL, g, call1(OP_RECIPROCAL, call2(OP_MULTIPLY, y, divisor)))
+        g = call3(OP_WHERE, call2(OP_EQUAL, y, 0), 0, g)
+    x = call2(OP_SUBTRACT, x, op_reduce(OP_MEAN, x, mask, False, True))
+    x = call2(OP_SUBTRACT, x, op_reduce(OP_MEAN, x, mask, False, True))  # what the rounding of the mean left
+    return call2(OP_SMUL, stretched(g, mask, vals[0]), x)
 
 
 cdef Tensor last_axis(Tensor t, Value *x):

@@ -583,7 +583,7 @@ cdef class Tape:
             raise errors.TapeError(f"[Tape.gradient] unconnected must be 'none' or 'zero', got {unconnected!r}.")
         cdef ThreadState *ts = thread_state()
         # is there an outer tape or tp.grad that the gradient itself must be recorded for?
-        cdef bint outer = ts.depth > 0 or any([tape is not self or self.persistent for tape in <list>ts.tapes])
+        cdef bint outer = ts.depth > 0 or True in [tape is not self or self.persistent for tape in <list>ts.tapes]
         result = _transforms.tape_gradient(target, sources, output_gradients, unconnected, outer, self.source_node)
         self.used = True
         if not self.persistent:

@@ -884,6 +884,41 @@ cdef class Tensor:
         no_out(out, dtype)
         return argmax(self, axis, keepdims)
 
+    def argmin(self, axis=None, keepdims=False, *, dtype=None, out=None):
+        """The index of the first minimum along an axis (of the flattened tensor for None)."""
+        no_out(out, dtype)
+        return argmin(self, axis, keepdims)
+
+    def any(self, axis=None, keepdims=False, *, dtype=None, out=None):
+        """Whether an element over the axes is not 0."""
+        no_out(out, dtype)
+        return any(self, axis, keepdims)
+
+    def all(self, axis=None, keepdims=False, *, dtype=None, out=None):
+        """Whether no element over the axes is 0."""
+        no_out(out, dtype)
+        return all(self, axis, keepdims)
+
+    def var(self, axis=None, keepdims=False, *, correction=None, ddof=None, dtype=None, out=None):
+        """The variance over axes; correction (NumPy's ddof, 0 if not given) is taken off the divisor."""
+        no_out(out, dtype)
+        return variance(OP_VAR, self, axis, keepdims, one_correction(correction, ddof))
+
+    def std(self, axis=None, keepdims=False, *, correction=None, ddof=None, dtype=None, out=None):
+        """The standard deviation over axes; correction (NumPy's ddof, 0 if not given) is taken off the divisor."""
+        no_out(out, dtype)
+        return variance(OP_STD, self, axis, keepdims, one_correction(correction, ddof))
+
+    def cumsum(self, axis=None, dtype=None, out=None):
+        """The sums of the first 1, 2, ... elements along an axis (of the flattened tensor for None)."""
+        no_out(out, None)
+        return cumsum(self, axis, dtype)
+
+    def cumprod(self, axis=None, dtype=None, out=None):
+        """The products of the first 1, 2, ... elements along an axis (of the flattened tensor for None)."""
+        no_out(out, None)
+        return cumprod(self, axis, dtype)
+
     def squeeze(self, axis=None):
         """Without axes of size 1: the named ones, or all."""
         return squeeze(self, axis)
@@ -898,6 +933,13 @@ cdef int no_out(object out, object dtype) except -1:
     if out is not None or dtype is not None:
         raise errors.DTypeError("[reduce] out= and dtype= are not supported. Use t.assign(...) and .astype(...).")
     return 0
+
+
+cdef object one_correction(object correction, object ddof):
+    """What is taken off the number of elements, by either name."""
+    if correction is not None and ddof is not None:
+        raise errors.DTypeError("[var] correction and ddof are two names of one number. Give one of them.")
+    return ddof if ddof is not None else 0 if correction is None else correction
 
 
 cdef class _Hook:

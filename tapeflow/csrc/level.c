@@ -18,6 +18,8 @@
 #include "scalar.h"
 #include "cast.h"
 #include "reduce.h"
+#include "variance.h"
+#include "scan.h"
 #include "softmax.h"
 #include "scatter.h"
 #include "matmul.h"
@@ -40,6 +42,8 @@ const tpf_kernels TPF_CONCAT(tpf_kernels_, TPF_LEVEL) = {
     .vjp = TPF_VJP_TABLE,
     .cast = TPF_CAST_TABLE,
     .reduce = TPF_REDUCE_TABLE,
+    .variance = TPF_FLOATS(tpf_variance),
+    .scan = TPF_SCAN_TABLE,
     .softmax = TPF_FLOATS(tpf_softmax),
     .log_softmax = TPF_FLOATS(tpf_log_softmax),
     .logsumexp = TPF_FLOATS(tpf_logsumexp),

@@ -1,4 +1,5 @@
-/* sum, mean, max, min and argmax of (outer, n, inner) over n.
+/* sum, mean, max, min, argmax, argmin, count of what is not 0, sum without NaN and Euclidean norm of (outer, n, inner)
+   over n.
 
    The result's bits depend on n and the values alone: not on outer, inner, vectors, threads or level.
    - A float sum has one tree (reduce_tree.h): chunks of TPF_R_CHUNK elements, joined by halves at the largest
@@ -7,7 +8,7 @@
      or left out. float32 is rounded once, at the end, after the division of a mean.
    - Everything else is exact, whatever the order: integers wrap, and floats are compared as integer keys
      in their order, -0 below 0. A NaN has the highest key, for min too, so it wins without a branch.
-     argmax takes -0 and 0 for equal; the first of equals wins.
+     argmax and argmin take -0 and 0 for equal; the first of equals wins.
    A NaN that comes out is always the same NaN. Memory is aligned for its type.
 
    This file includes itself once per dtype with TPF_R_DT set. */
@@ -19,7 +20,8 @@
 
 #define TPF_R_CHUNK 4096
 #define TPF_R_LANES 16
-#define TPF_R_WIDTH 128              /* most columns taken at once: lanes and partial results stay in L1 */
+#define TPF_R_SUM_WIDTH 128          /* most columns taken at once: lanes and partial results stay in L1 */
+#define TPF_R_EXACT_WIDTH 1024       /* the same where columns have one lane */
 #define TPF_R_AHEAD 4                /* rows of a block of columns fetched ahead: each is on another page */
 #define TPF_R_PIECES 64              /* most parts that one reduction is cut into for threads */
 #define TPF_R_PARALLEL (512 << 10)   /* bytes of input from which threads pay */
@@ -67,9 +69,11 @@ TPF_INLINE int64_t tpf_r_down_f64(int64_t s) {
     int64_t negative = -(int64_t)(s < 0), nan = -(int64_t)((s & INT64_MAX) > 0x7ff0000000000000);
     return (~(s ^ (negative & INT64_MAX)) & ~nan) | (nan & INT64_MAX);
 }
-/* For argmax: -0 is 0. */
+/* For argmax and argmin: -0 is 0. */
 TPF_INLINE int32_t tpf_r_tie_f32(int32_t s) { return tpf_r_up_f32(s & -(int32_t)(s != INT32_MIN)); }
 TPF_INLINE int64_t tpf_r_tie_f64(int64_t s) { return tpf_r_up_f64(s & -(int64_t)(s != INT64_MIN)); }
+TPF_INLINE int32_t tpf_r_down_tie_f32(int32_t s) { return tpf_r_down_f32(s & -(int32_t)(s != INT32_MIN)); }
+TPF_INLINE int64_t tpf_r_down_tie_f64(int64_t s) { return tpf_r_down_f64(s & -(int64_t)(s != INT64_MIN)); }
 /* Back to the bits of a float. */
 TPF_INLINE int32_t tpf_r_unup_f32(int32_t k) { return k == INT32_MAX ? 0x7fc00000 : k < 0 ? k ^ INT32_MAX : k; }
 TPF_INLINE int64_t tpf_r_unup_f64(int64_t k) {
@@ -78,8 +82,10 @@ TPF_INLINE int64_t tpf_r_unup_f64(int64_t k) {
 TPF_INLINE int32_t tpf_r_undown_f32(int32_t k) { return tpf_r_unup_f32(k == INT32_MAX ? k : ~k); }
 TPF_INLINE int64_t tpf_r_undown_f64(int64_t k) { return tpf_r_unup_f64(k == INT64_MAX ? k : ~k); }
 
-TPF_INLINE double tpf_r_finish(double sum, int64_t n, int mean) {
-    if (mean) sum /= (double)n;
+enum { TPF_R_PLAIN, TPF_R_MEAN, TPF_R_ROOT };
+TPF_INLINE double tpf_r_finish(double sum, int64_t n, int as) {
+    if (as == TPF_R_MEAN) sum /= (double)n;
+    if (as == TPF_R_ROOT) sum = sqrt(sum);
     return sum == sum ? sum : (double)NAN;
 }
 
@@ -93,12 +99,16 @@ static const uint64_t tpf_r_mask_f64[32] = {TPF_R_ONES, TPF_R_ONES, TPF_R_ONES, 
 #define TPF_R_KIND_MAX 1
 #define TPF_R_KIND_MIN 2
 #define TPF_R_KIND_ARGMAX 3
+#define TPF_R_KIND_ARGMIN 4
+#define TPF_R_KIND_COUNT 5
+#define TPF_R_KIND_NANSUM 6
+#define TPF_R_KIND_NORM 7
 #define TPF_R_SAME(x) (x)
 #define TPF_R_FLIP(x) (~(x))
 
 /* TYPE: of the values, BITS: as they are compared; ACC: of a lane, SUM: of the whole sum, RESULT: its dtype;
    KEY: of the order, INDEX: of argmax inside a chunk, no narrower than KEY and best of its size;
-   UP, DOWN, TIE: value -> key for max, min, argmax; UNUP, UNDOWN: key -> value. */
+   UP, DOWN, TIE, DOWN_TIE: value -> key for max, min, argmax, argmin; UNUP, UNDOWN: key -> value. */
 #define TPF_R_DT u8
 #define TPF_R_TYPE uint8_t
 #define TPF_R_BITS uint8_t
@@ -111,6 +121,7 @@ static const uint64_t tpf_r_mask_f64[32] = {TPF_R_ONES, TPF_R_ONES, TPF_R_ONES, 
 #define TPF_R_UP TPF_R_SAME
 #define TPF_R_DOWN TPF_R_FLIP
 #define TPF_R_TIE TPF_R_SAME
+#define TPF_R_DOWN_TIE TPF_R_FLIP
 #define TPF_R_UNUP TPF_R_SAME
 #define TPF_R_UNDOWN TPF_R_FLIP
 #include "reduce.h"
@@ -127,6 +138,7 @@ static const uint64_t tpf_r_mask_f64[32] = {TPF_R_ONES, TPF_R_ONES, TPF_R_ONES, 
 #define TPF_R_UP TPF_R_SAME
 #define TPF_R_DOWN TPF_R_FLIP
 #define TPF_R_TIE TPF_R_SAME
+#define TPF_R_DOWN_TIE TPF_R_FLIP
 #define TPF_R_UNUP TPF_R_SAME
 #define TPF_R_UNDOWN TPF_R_FLIP
 #include "reduce.h"
@@ -143,6 +155,7 @@ static const uint64_t tpf_r_mask_f64[32] = {TPF_R_ONES, TPF_R_ONES, TPF_R_ONES, 
 #define TPF_R_UP TPF_R_SAME
 #define TPF_R_DOWN TPF_R_FLIP
 #define TPF_R_TIE TPF_R_SAME
+#define TPF_R_DOWN_TIE TPF_R_FLIP
 #define TPF_R_UNUP TPF_R_SAME
 #define TPF_R_UNDOWN TPF_R_FLIP
 #include "reduce.h"
@@ -159,6 +172,7 @@ static const uint64_t tpf_r_mask_f64[32] = {TPF_R_ONES, TPF_R_ONES, TPF_R_ONES, 
 #define TPF_R_UP tpf_r_up_f32
 #define TPF_R_DOWN tpf_r_down_f32
 #define TPF_R_TIE tpf_r_tie_f32
+#define TPF_R_DOWN_TIE tpf_r_down_tie_f32
 #define TPF_R_UNUP tpf_r_unup_f32
 #define TPF_R_UNDOWN tpf_r_undown_f32
 #define TPF_R_MASK_TYPE uint32_t
@@ -177,28 +191,35 @@ static const uint64_t tpf_r_mask_f64[32] = {TPF_R_ONES, TPF_R_ONES, TPF_R_ONES, 
 #define TPF_R_UP tpf_r_up_f64
 #define TPF_R_DOWN tpf_r_down_f64
 #define TPF_R_TIE tpf_r_tie_f64
+#define TPF_R_DOWN_TIE tpf_r_down_tie_f64
 #define TPF_R_UNUP tpf_r_unup_f64
 #define TPF_R_UNDOWN tpf_r_undown_f64
 #define TPF_R_MASK_TYPE uint64_t
 #define TPF_R_MASK tpf_r_mask_f64
 #include "reduce.h"
 
-#define TPF_R_ENTRY(op, dt, of, mean)                                                               \
+#define TPF_R_ENTRY(op, dt, of, as)                                                                 \
     static void tpf_##op##_##dt(void *y, const void *x, int64_t outer, int64_t n, int64_t inner) { \
-        tpf_r_##of##_##dt##_all(y, x, outer, n, inner, mean);                                    \
+        tpf_r_##of##_##dt##_all(y, x, outer, n, inner, as);                                      \
     }
-#define TPF_R_ENTRIES(op)            \
-    TPF_R_ENTRY(op, u8, op, 0)       \
-    TPF_R_ENTRY(op, i32, op, 0)      \
-    TPF_R_ENTRY(op, i64, op, 0)      \
-    TPF_R_ENTRY(op, f32, op, 0)      \
-    TPF_R_ENTRY(op, f64, op, 0)
+#define TPF_R_ENTRIES(op)                  \
+    TPF_R_ENTRY(op, u8, op, TPF_R_PLAIN)   \
+    TPF_R_ENTRY(op, i32, op, TPF_R_PLAIN)  \
+    TPF_R_ENTRY(op, i64, op, TPF_R_PLAIN)  \
+    TPF_R_ENTRY(op, f32, op, TPF_R_PLAIN)  \
+    TPF_R_ENTRY(op, f64, op, TPF_R_PLAIN)
 TPF_R_ENTRIES(sum)
 TPF_R_ENTRIES(max)
 TPF_R_ENTRIES(min)
 TPF_R_ENTRIES(argmax)
-TPF_R_ENTRY(mean, f32, sum, 1)
-TPF_R_ENTRY(mean, f64, sum, 1)
+TPF_R_ENTRIES(argmin)
+TPF_R_ENTRIES(count)
+TPF_R_ENTRY(mean, f32, sum, TPF_R_MEAN)
+TPF_R_ENTRY(mean, f64, sum, TPF_R_MEAN)
+TPF_R_ENTRY(nansum, f32, nansum, TPF_R_PLAIN)
+TPF_R_ENTRY(nansum, f64, nansum, TPF_R_PLAIN)
+TPF_R_ENTRY(norm, f32, norm, TPF_R_ROOT)
+TPF_R_ENTRY(norm, f64, norm, TPF_R_ROOT)
 
 #define TPF_R_ROW(op) {op##_u8, op##_u8, op##_i32, op##_i64, op##_f32, op##_f64}
 #define TPF_REDUCE_TABLE { \
@@ -207,9 +228,13 @@ TPF_R_ENTRY(mean, f64, sum, 1)
     [TPF_MAX] = TPF_R_ROW(tpf_max), \
     [TPF_MIN] = TPF_R_ROW(tpf_min), \
     [TPF_ARGMAX] = TPF_R_ROW(tpf_argmax), \
+    [TPF_ARGMIN] = TPF_R_ROW(tpf_argmin), \
+    [TPF_COUNT_NONZERO] = TPF_R_ROW(tpf_count), \
+    [TPF_NANSUM] = {[TPF_FLOAT32] = tpf_nansum_f32, [TPF_FLOAT64] = tpf_nansum_f64}, \
+    [TPF_NORM] = {[TPF_FLOAT32] = tpf_norm_f32, [TPF_FLOAT64] = tpf_norm_f64}, \
 }
 
-#else /* ---- one dtype: four instances of reduce_tree.h ---- */
+#else /* ---- one dtype: instances of reduce_tree.h ---- */
 
 #define TPF_R_KIND TPF_R_KIND_SUM
 #define TPF_R_OP sum
@@ -227,6 +252,24 @@ TPF_R_ENTRY(mean, f64, sum, 1)
 #define TPF_R_OP argmax
 #include "reduce_tree.h"
 
+#define TPF_R_KIND TPF_R_KIND_ARGMIN
+#define TPF_R_OP argmin
+#include "reduce_tree.h"
+
+#define TPF_R_KIND TPF_R_KIND_COUNT
+#define TPF_R_OP count
+#include "reduce_tree.h"
+
+#ifdef TPF_R_MASK
+#define TPF_R_KIND TPF_R_KIND_NANSUM
+#define TPF_R_OP nansum
+#include "reduce_tree.h"
+
+#define TPF_R_KIND TPF_R_KIND_NORM
+#define TPF_R_OP norm
+#include "reduce_tree.h"
+#endif
+
 #undef TPF_R_DT
 #undef TPF_R_TYPE
 #undef TPF_R_BITS
@@ -239,6 +282,7 @@ TPF_R_ENTRY(mean, f64, sum, 1)
 #undef TPF_R_UP
 #undef TPF_R_DOWN
 #undef TPF_R_TIE
+#undef TPF_R_DOWN_TIE
 #undef TPF_R_UNUP
 #undef TPF_R_UNDOWN
 #undef TPF_R_MASK_TYPE

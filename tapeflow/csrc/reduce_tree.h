@@ -6,21 +6,41 @@
 #define TPF_R_NAME_(op, dt, name) TPF_R_NAME__(op, dt, name)
 #define TPF_R(name) TPF_R_NAME_(TPF_R_OP, TPF_R_DT, name)
 
-#if TPF_R_KIND == TPF_R_KIND_SUM
+#define TPF_R_SUMS (TPF_R_KIND == TPF_R_KIND_SUM || TPF_R_KIND == TPF_R_KIND_NANSUM || TPF_R_KIND == TPF_R_KIND_NORM)
+#define TPF_R_ARG (TPF_R_KIND == TPF_R_KIND_ARGMAX || TPF_R_KIND == TPF_R_KIND_ARGMIN)
+
+#if TPF_R_SUMS
 #define TPF_R_T TPF_R_TYPE
 #define TPF_R_Y TPF_R_RESULT
 #define TPF_R_A TPF_R_ACC
 #define TPF_R_FIRST 0
+#if TPF_R_KIND == TPF_R_KIND_SUM
 #define TPF_R_LOAD(x) ((TPF_R_A)(x))
+#elif TPF_R_KIND == TPF_R_KIND_NANSUM
+#define TPF_R_LOAD(x) ((TPF_R_A)((x) == (x) ? (x) : 0))
+#else
+#define TPF_R_LOAD(x) ((TPF_R_A)(x) * (TPF_R_A)(x))
+#endif
+#define TPF_R_COMBINE(a, b) ((a) + (b))
+#elif TPF_R_KIND == TPF_R_KIND_COUNT
+#define TPF_R_T TPF_R_TYPE
+#define TPF_R_Y int64_t
+#define TPF_R_A TPF_R_INDEX /* one chunk fits */
+#define TPF_R_FIRST 0
+#define TPF_R_LOAD(x) ((TPF_R_A)((x) != 0))
 #define TPF_R_COMBINE(a, b) ((a) + (b))
 #else
 #define TPF_R_T TPF_R_BITS
 #define TPF_R_FIRST TPF_R_LOWEST
 #define TPF_R_COMBINE(a, b) ((b) > (a) ? (b) : (a))
-#if TPF_R_KIND == TPF_R_KIND_ARGMAX
+#if TPF_R_ARG
 #define TPF_R_Y int64_t
 #define TPF_R_A TPF_R_INDEX
+#if TPF_R_KIND == TPF_R_KIND_ARGMAX
 #define TPF_R_LOAD(x) ((TPF_R_A)TPF_R_TIE(x))
+#else
+#define TPF_R_LOAD(x) ((TPF_R_A)(TPF_R_KEY)TPF_R_DOWN_TIE(x))
+#endif
 #else
 #define TPF_R_Y TPF_R_BITS
 #define TPF_R_A TPF_R_KEY
@@ -33,7 +53,7 @@
 #endif
 
 /* What a subtree comes to, how two neighbours join, and how the root is stored. */
-#if TPF_R_KIND == TPF_R_KIND_ARGMAX
+#if TPF_R_ARG
 typedef struct {
     TPF_R_A key;
     int64_t at;
@@ -45,8 +65,10 @@ TPF_INLINE TPF_R_S TPF_R(join)(TPF_R_S left, TPF_R_S right, int64_t offset) {
 }
 #define TPF_R_STORE(s, n, mean) ((void)(mean), (s).at)
 #else
-#if TPF_R_KIND == TPF_R_KIND_SUM
+#if TPF_R_SUMS
 #define TPF_R_S TPF_R_SUM
+#elif TPF_R_KIND == TPF_R_KIND_COUNT
+#define TPF_R_S int64_t
 #else
 #define TPF_R_S TPF_R_KEY
 #endif
@@ -58,7 +80,7 @@ TPF_INLINE TPF_R_S TPF_R(join)(TPF_R_S left, TPF_R_S right, int64_t offset) {
 #define TPF_R_STORE(s, n, mean) ((void)(mean), (TPF_R_Y)TPF_R_UNUP(s))
 #elif TPF_R_KIND == TPF_R_KIND_MIN
 #define TPF_R_STORE(s, n, mean) ((void)(mean), (TPF_R_Y)TPF_R_UNDOWN(s))
-#elif defined(TPF_R_MASK)
+#elif TPF_R_SUMS && defined(TPF_R_MASK)
 #define TPF_R_STORE(s, n, mean) ((TPF_R_Y)tpf_r_finish(s, n, mean))
 #else
 #define TPF_R_STORE(s, n, mean) ((void)(mean), (TPF_R_Y)(s))
@@ -67,7 +89,7 @@ TPF_INLINE TPF_R_S TPF_R(join)(TPF_R_S left, TPF_R_S right, int64_t offset) {
 
 /* ---- leaves: n, rows <= TPF_R_CHUNK; `readable` counts the values that may be touched from x on ---- */
 
-#if TPF_R_KIND == TPF_R_KIND_SUM && defined(TPF_R_MASK)
+#if TPF_R_SUMS && defined(TPF_R_MASK)
 
 /* 16 lanes from the first n of 16 values, n > 0; the others are read if they can be, and masked. */
 TPF_INLINE void TPF_R(load)(TPF_R_A *lane, const TPF_R_T *x, int64_t n, int64_t readable) {
@@ -102,7 +124,7 @@ static TPF_R_S TPF_R(row_leaf)(const TPF_R_T *x, int64_t n, int64_t readable) {
     return (by4[0] + by4[2]) + (by4[1] + by4[3]);
 }
 
-#elif TPF_R_KIND == TPF_R_KIND_ARGMAX
+#elif TPF_R_ARG
 
 static TPF_R_S TPF_R(row_leaf)(const TPF_R_T *x, int64_t n, int64_t readable) {
     TPF_R_S best = {TPF_R_FIRST, 0};
@@ -115,6 +137,10 @@ static TPF_R_S TPF_R(row_leaf)(const TPF_R_T *x, int64_t n, int64_t readable) {
             key = TPF_R_COMBINE(key, v);
         }
         if (key > best.key) best.key = key, best.at = i;
+    }
+    for (int hit = 0; best.at + 32 <= n; best.at += 32) {
+        for (int k = 0; k < 32; k++) hit |= TPF_R_LOAD(x[best.at + k]) == best.key;
+        if (hit) break;
     }
     while (TPF_R_LOAD(x[best.at]) != best.key) best.at++;
     return best;
@@ -136,13 +162,17 @@ static TPF_R_S TPF_R(row_leaf)(const TPF_R_T *x, int64_t n, int64_t readable) {
 
 /* Columns: lane[j * width + c] takes rows i with i % lanes == j. When the block is as wide as the array, the
    rows of a group are one run. Exact reductions take one lane where the columns alone fill the vectors. */
-#if TPF_R_KIND == TPF_R_KIND_SUM && defined(TPF_R_MASK)
+#if TPF_R_SUMS && defined(TPF_R_MASK)
 #define TPF_R_GROUP(width) TPF_R_LANES
+#define TPF_R_WIDTH TPF_R_SUM_WIDTH
+#define TPF_R_CELLS (TPF_R_WIDTH * TPF_R_LANES)
 #else
 #define TPF_R_GROUP(width) ((width) < 32 ? TPF_R_LANES : 1)
+#define TPF_R_WIDTH TPF_R_EXACT_WIDTH
+#define TPF_R_CELLS TPF_R_WIDTH /* no less than 32 lanes of all columns */
 #endif
 
-#if TPF_R_KIND == TPF_R_KIND_ARGMAX
+#if TPF_R_ARG
 
 TPF_INLINE void TPF_R(add)(TPF_R_A *key, TPF_R_A *at, const TPF_R_T *x, int64_t n, TPF_R_A group) {
     TPF_IVDEP for (int64_t k = 0; k < n; k++) {
@@ -153,7 +183,7 @@ TPF_INLINE void TPF_R(add)(TPF_R_A *key, TPF_R_A *at, const TPF_R_T *x, int64_t 
 }
 
 static void TPF_R(cols_leaf)(TPF_R_S *out, const TPF_R_T *x, int64_t rows, int64_t width, int64_t inner) {
-    TPF_R_A key[32 * TPF_R_LANES], at[32 * TPF_R_LANES];
+    TPF_R_A key[TPF_R_CELLS], at[TPF_R_CELLS];
     int64_t group = TPF_R_GROUP(width), lanes = rows < group ? rows : group;
     for (int64_t k = 0; k < lanes * width; k++) key[k] = TPF_R_FIRST, at[k] = 0;
     for (int64_t i = 0; i < rows; i += group) {
@@ -195,7 +225,7 @@ TPF_INLINE void TPF_R(add)(TPF_R_A *lane, const TPF_R_T *x, int64_t n, int first
 }
 
 static void TPF_R(cols_leaf)(TPF_R_S *out, const TPF_R_T *x, int64_t rows, int64_t width, int64_t inner) {
-    TPF_R_A lane[TPF_R_WIDTH * TPF_R_LANES];
+    TPF_R_A lane[TPF_R_CELLS];
     int64_t group = TPF_R_GROUP(width), lanes = rows < group ? rows : group;
     if (rows == 0)
         for (int64_t c = 0; c < width; c++) lane[c] = TPF_R_FIRST;
@@ -352,3 +382,7 @@ static void TPF_R(all)(void *y, const void *x, int64_t outer, int64_t n, int64_t
 #undef TPF_R_COMBINE
 #undef TPF_R_STORE
 #undef TPF_R_GROUP
+#undef TPF_R_WIDTH
+#undef TPF_R_CELLS
+#undef TPF_R_SUMS
+#undef TPF_R_ARG

@@ -34,6 +34,18 @@ typedef void (*tpf_vjp)(void *gx, const void *g, const void *a, const void *b, c
 typedef void (*tpf_cast)(void *y, const void *x, int64_t n);
 /* x is (outer, n, inner), y is (outer, inner). n may be 0 where the reduction has an identity. */
 typedef void (*tpf_reduce)(void *y, const void *x, int64_t outer, int64_t n, int64_t inner);
+/* The same: (sum of (x - mean)^2) / divisor, or NaN where that is not above 0; `root`: the square root of it. */
+typedef void (*tpf_variance)(void *y, const void *x, int64_t outer, int64_t n, int64_t inner, double divisor, int root);
+/* A scan of x, (outer, n, inner), along n into y, from the end if `reverse`. a: the factors of a recurrence; where:
+   NULL, or what gets the position of each maximum. None is empty. */
+typedef struct {
+    void *y;
+    int64_t *where;
+    const void *x, *a;
+    int64_t outer, n, inner;
+    int reverse;
+} tpf_scan_call;
+typedef void (*tpf_scan)(const tpf_scan_call *call);
 /* x is (rows, n); y is (rows, n), or (rows,) for logsumexp. */
 typedef void (*tpf_rows)(void *y, const void *x, int64_t rows, int64_t n);
 /* loss: one value, the mean of logsumexp(x[i]) - x[i, labels[i]]; stats: (rows, 2), each row's maximum and
@@ -53,7 +65,10 @@ typedef void (*tpf_matmul)(void *y, const void *a, const void *b, int64_t m, int
 /* Philox 4x32-10 with key and counter (element // 4 or // 2, draw): see random.h. */
 typedef void (*tpf_random)(void *y, int64_t n, uint64_t key, uint64_t draw);
 
-enum { TPF_SUM, TPF_MEAN, TPF_MAX, TPF_MIN, TPF_ARGMAX, TPF_NREDUCE };
+enum {
+    TPF_SUM, TPF_MEAN, TPF_MAX, TPF_MIN, TPF_ARGMAX, TPF_ARGMIN, TPF_COUNT_NONZERO, TPF_NANSUM, TPF_NORM, TPF_NREDUCE
+};
+enum { TPF_RUNNING_SUM, TPF_RUNNING_PRODUCT, TPF_RUNNING_MAX, TPF_RUNNING_LOGSUMEXP, TPF_RECURRENCE, TPF_NSCAN };
 
 /* ---- threads.c: one pool for the process; safe to call with or without the GIL ---- */
 typedef void (*tpf_range)(void *ctx, int64_t begin, int64_t end);
@@ -96,6 +111,8 @@ typedef struct {
     tpf_vjp vjp[TPF_N_ELEMENTWISE][3][2];          /* float32, float64; NULL unless TPF_VJP_LOOP */
     tpf_cast cast[TPF_NDTYPES][TPF_NDTYPES];       /* [from][to] */
     tpf_reduce reduce[TPF_NREDUCE][TPF_NDTYPES];   /* by the dtype of x */
+    tpf_variance variance[2];                      /* float32, float64 */
+    tpf_scan scan[TPF_NSCAN][TPF_NDTYPES];         /* by the dtype of x; NULL: not defined */
     tpf_rows softmax[2], log_softmax[2], logsumexp[2];
     tpf_cross_entropy cross_entropy[2];
     tpf_cross_entropy_vjp cross_entropy_vjp[2];

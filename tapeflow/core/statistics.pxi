@@ -1,0 +1,206 @@
+# Truth, counts, variance and norm over axes: values, entries and the public functions.
+
+cdef Tensor op_truth(int op, Tensor x, uint64_t mask, bint keepdims):
+    """any or all: by counts of what is not 0, of a row piece by piece until the answer is known."""
+    x = steady(x)
+    cdef ThreadState *ts = thread_state()
+    cdef int64_t shape[64]
+    cdef int64_t outer, n, inner, i, start
+    cdef int64_t *counts = NULL
+    cdef int ndim
+    cdef Value *src
+    cdef Value *y = NULL
+    cdef Entry *e = NULL
+    cdef bint every = op == OP_ALL
+    reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
+    src = reduction_order(x.v, mask, &outer, &n, &inner)
+    try:
+        y = value_new(ndim, shape, TPF_BOOL)
+        if src.size == 0:
+            memset(y.data, every, y.size)
+        elif inner == 1:
+            truth_of_rows(y.data, src, outer, n, every)
+        else:
+            counts = <int64_t *>malloc(y.size * sizeof(int64_t))
+            if counts == NULL:
+                raise MemoryError()
+            run_reduce(kernels.reduce[OP_COUNT_NONZERO - OP_SUM][src.dtype], <char *>counts, src, outer, n, inner)
+            for i in range(y.size):
+                y.data[i] = counts[i] == n if every else counts[i] != 0
+        if wants_record(ts, x.node, TPF_BOOL):
+            e = record(ts, op, 1, &x.node, &x.v, y, 0)
+            e.params = params_new(2)
+            e.params[1] = <int64_t>mask
+            e.params[2] = n
+    except:
+        value_release(y)
+        entry_release(e)
+        raise
+    finally:
+        value_release(src)
+        free(counts)
+    return wrap(y, e)
+
+
+cdef void truth_of_rows(char *y, Value *src, int64_t rows, int64_t n, bint every) noexcept:
+    cdef tpf_reduce count = kernels.reduce[OP_COUNT_NONZERO - OP_SUM][src.dtype]
+    cdef int64_t size = tpf_itemsize(src.dtype)
+    cdef int64_t i, start, piece, found
+    for i in range(rows):
+        start = 0
+        y[i] = every
+        piece = 1024  # then more, so that threads have their share
+        while start < n and y[i] == every:
+            piece = piece if piece < n - start else n - start
+            count(&found, src.data + (i * n + start) * size, 1, piece, 1)
+            y[i] = found == piece if every else found != 0
+            start += piece
+            piece *= 8
+
+
+cdef Tensor op_var(int op, Tensor x, uint64_t mask, bint keepdims, double correction):
+    """var or std over the axes in mask."""
+    x = steady(as_float(x))
+    cdef ThreadState *ts = thread_state()
+    cdef int64_t shape[64]
+    cdef int64_t outer, n, inner, count
+    cdef int ndim
+    cdef int k = x.v.dtype - TPF_FLOAT32
+    cdef Value *src
+    cdef Value *y = NULL
+    cdef Entry *e = NULL
+    cdef double divisor
+    reduced_shape(x.v, mask, keepdims, &ndim, shape, &count)
+    divisor = <double>count - correction
+    src = reduction_order(x.v, mask, &outer, &n, &inner)
+    try:
+        y = value_new(ndim, shape, x.v.dtype)
+        if src.size == 0:
+            outer, n, inner = y.size, 0, 1
+        if src.size >= RELEASE_GIL:
+            with nogil:
+                kernels.variance[k](y.data, src.data, outer, n, inner, divisor, op == OP_STD)
+        elif y.size:
+            kernels.variance[k](y.data, src.data, outer, n, inner, divisor, op == OP_STD)
+        if wants_record(ts, x.node, y.dtype):
+            e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_STD else SAVE_A)
+            e.params = params_new(3)
+            e.params[1] = <int64_t>mask
+            e.params[2] = count
+            memcpy(&e.params[3], &divisor, sizeof(double))
+    except:
+        value_release(y)
+        entry_release(e)
+        raise
+    finally:
+        value_release(src)
+    return wrap(y, e)
+
+
+# ---- the public functions
+
+
+def any(x, axis=None, keepdims=False):
+    """Whether any element along the axes is true, that is not 0; NaN is true. False over no elements.
+
+    >>> tp.any(tp.tensor([[0.0, 2.0], [0.0, 0.0]]), axis=1).tolist()
+    [True, False]
+    """
+    cdef Tensor t = as_tensor_for(OP_ANY, x)
+    return op_truth(OP_ANY, t, axes_mask(axis, t.v.ndim, b"any"), keepdims)
+
+
+def all(x, axis=None, keepdims=False):
+    """Whether all elements along the axes are true, that is not 0; NaN is true. True over no elements.
+
+    >>> tp.all(tp.tensor([[1.0, 2.0], [0.0, 3.0]]), axis=1).tolist()
+    [True, False]
+    """
+    cdef Tensor t = as_tensor_for(OP_ALL, x)
+    return op_truth(OP_ALL, t, axes_mask(axis, t.v.ndim, b"all"), keepdims)
+
+
+def count_nonzero(x, axis=None, keepdims=False):
+    """How many elements along the axes are not 0, as int64; NaN counts.
+
+    >>> tp.count_nonzero(tp.tensor([[0.0, 2.0], [3.0, 4.0]]), axis=1).tolist()
+    [1, 2]
+    """
+    cdef Tensor t = as_tensor_for(OP_COUNT_NONZERO, x)
+    return op_reduce(OP_COUNT_NONZERO, t, axes_mask(axis, t.v.ndim, b"count_nonzero"), False, keepdims)
+
+
+def argmin(x, axis=None, keepdims=False):
+    """Position of the first smallest element along an axis, or in the flattened x for None, as int64; NaN comes first.
+
+    Raises ShapeError where the axis holds no elements.
+
+    >>> tp.argmin(tp.tensor([[3.0, 1.0, 1.0], [0.0, 5.0, 6.0]]), axis=1).tolist()
+    [1, 0]
+    """
+    cdef Tensor t = as_tensor_for(OP_ARGMIN, x)
+    cdef uint64_t mask
+    if axis is None:
+        mask = axes_mask(None, t.v.ndim, b"argmin")
+    else:
+        mask = <uint64_t>1 << normal_axis(axis, t.v.ndim, b"argmin")
+    return op_reduce(OP_ARGMIN, t, mask, False, keepdims)
+
+
+cdef Tensor variance(int op, Tensor x, object axis, bint keepdims, object correction):
+    if PyBool_Check(correction) or not isinstance(correction, (_int, _float, numpy.integer, numpy.floating)):
+        raise errors.DTypeError(f"[{tpf_op_name[op].decode()}] correction must be a number, "
+                                f"got {type(correction).__name__}.")
+    return op_var(op, x, axes_mask(axis, x.v.ndim, tpf_op_name[op]), keepdims, correction)
+
+
+def var(x, axis=None, keepdims=False, *, correction=0):
+    """Mean squared distance from the mean along the axes.
+
+    Parameters
+    ----------
+    x : Tensor
+        Integers and bool are taken in the default dtype.
+    axis : int, tuple of ints or None
+        None: all axes.
+    keepdims : bool
+        Keep the reduced axes, with size 1.
+    correction : number
+        What is taken off the number of elements in the divisor (NumPy: ddof); 1 for an unbiased estimate. With no
+        degrees of freedom left, value and gradient are NaN.
+
+    Computed in float64. The sum over (x - m)^2 is corrected for the rounding of m (Chan, Golub and LeVeque, 1983,
+    equation 1.7).
+
+    >>> tp.var(tp.tensor([1.0, 2.0, 3.0, 6.0])).item()
+    3.5
+    """
+    return variance(OP_VAR, as_tensor_for(OP_VAR, x), axis, keepdims, correction)
+
+
+def std(x, axis=None, keepdims=False, *, correction=0):
+    """Standard deviation along the axes: the square root of var, with the same arguments.
+
+    Where all elements are equal the gradient is 0.
+
+    >>> tp.std(tp.tensor([1.0, 1.0, 3.0, 3.0])).item()
+    1.0
+    """
+    return variance(OP_STD, as_tensor_for(OP_STD, x), axis, keepdims, correction)
+
+
+def nansum(x, axis=None, keepdims=False):
+    """Sum over the axes, NaN taken as 0; the gradient of a NaN is 0.
+
+    >>> tp.nansum(tp.tensor([1.0, float("nan"), 3.0])).item()
+    4.0
+    """
+    cdef Tensor t = as_tensor_for(OP_NANSUM, x)
+    return op_reduce(OP_NANSUM if is_float(t.v.dtype) else OP_SUM, t, axes_mask(axis, t.v.ndim, b"nansum"), False,
+                     keepdims)
+
+
+def euclidean_norm(x, axis, keepdims, op):
+    """The root of the sum of squares over axes, for the norms of reductions.py; errors are op's."""
+    cdef Tensor t = as_float(as_tensor_for(OP_VECTOR_NORM, x))
+    return op_reduce(OP_VECTOR_NORM, t, axes_mask(axis, t.v.ndim, op.encode()), False, keepdims)
