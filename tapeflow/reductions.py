@@ -437,14 +437,10 @@ def diff(
         raise errors.DTypeError(f"[diff] n must be an int, got {type(n).__name__}.")
     if n < 0:
         raise errors.NumberRangeError(f"[diff] n must not be negative, got {n}.")
-    ends = [None if e is None else _end(e, x, a) for e in (prepend, append)]
     if n and (prepend is not None or append is not None):
+        ends = [None if e is None else _end(e, x, a) for e in (prepend, append)]
         x = _core.concat([part for part in (ends[0], x, ends[1]) if part is not None], a)
-    y = _core.reshape(x, x.shape)
-    f = _core.not_equal if x.dtype.kind == "b" else _core.subtract
-    for _ in range(min(n, x.shape[a])):
-        y = f(_part(y, a, 1, None), _part(y, a, None, -1))
-    return y
+    return _core.differences(x, n, a)
 
 
 def _end(value: Any, x: Tensor, axis: int) -> Tensor:
@@ -475,8 +471,7 @@ def trapezoid(y: _Array, x: _Array | None = None, dx: _Array = 1.0, axis: Suppor
     y = _float(y, "trapezoid")
     a = as_axis(axis, y.ndim, "trapezoid")
     if x is None:
-        ends = _core.sum(_part(y, a, 1, None), a) + _core.sum(_part(y, a, None, -1), a)
-        return _core.multiply(_core.multiply(ends, 0.5), dx)
+        return _core.multiply(_core.trapezoid_sum(y, a), dx)
     x = as_tensor(x, "trapezoid")
     if x.ndim == 1 and y.ndim > 1:
         x = _core.reshape(x, (-1,) + (1,) * (y.ndim - 1 - a))

@@ -204,3 +204,29 @@ def euclidean_norm(x, axis, keepdims, op):
     """The root of the sum of squares over axes, for the norms of reductions.py; errors are op's."""
     cdef Tensor t = as_float(as_tensor_for(OP_VECTOR_NORM, x))
     return op_reduce(OP_VECTOR_NORM, t, axes_mask(axis, t.v.ndim, op.encode()), False, keepdims)
+
+
+def differences(x, n, axis):
+    """x[1:] - x[:-1] along axis, n times; of bool, whether they differ. For reductions.diff, which checks."""
+    cdef Tensor t = x
+    cdef int a = axis
+    cdef int64_t times = n if n < t.v.shape[a] else t.v.shape[a]
+    cdef int64_t size
+    cdef int op = OP_NOT_EQUAL if t.v.dtype == TPF_BOOL else OP_SUBTRACT
+    if times == 0:
+        return op_identity(t)
+    while times:
+        size = t.v.shape[a] - 1
+        t = call2(op, narrow(t, a, 1, size), narrow(t, a, 0, size))
+        times -= 1
+    return t
+
+
+def trapezoid_sum(y, axis):
+    """The mean of the sums along axis without the first and without the last, for reductions.trapezoid."""
+    cdef Tensor t = y
+    cdef int a = axis
+    cdef int64_t size = t.v.shape[a] - 1 if t.v.shape[a] else 0
+    cdef uint64_t mask = <uint64_t>1 << a
+    cdef Tensor tail = op_reduce(OP_SUM, narrow(t, a, t.v.shape[a] - size, size), mask, False, False)
+    return call2(OP_MULTIPLY, call2(OP_ADD, tail, op_reduce(OP_SUM, narrow(t, a, 0, size), mask, False, False)), 0.5)

@@ -23,6 +23,7 @@
 #define TPF_R_SUM_WIDTH 128          /* most columns taken at once: lanes and partial results stay in L1 */
 #define TPF_R_EXACT_WIDTH 1024       /* the same where columns have one lane */
 #define TPF_R_AHEAD 4                /* rows of a block of columns fetched ahead: each is on another page */
+#define TPF_R_SEARCH 256             /* values of which argmax first looks for the best, then for its position */
 #define TPF_R_PIECES 64              /* most parts that one reduction is cut into for threads */
 #define TPF_R_PARALLEL (512 << 10)   /* bytes of input from which threads pay */
 #define TPF_R_GRAIN (128 << 10)      /* bytes of input that a thread takes at a time */
@@ -177,6 +178,7 @@ static const uint64_t tpf_r_mask_f64[32] = {TPF_R_ONES, TPF_R_ONES, TPF_R_ONES, 
 #define TPF_R_UNDOWN tpf_r_undown_f32
 #define TPF_R_MASK_TYPE uint32_t
 #define TPF_R_MASK tpf_r_mask_f32
+#define TPF_R_NAN INT32_MAX
 #include "reduce.h"
 
 #define TPF_R_DT f64
@@ -196,6 +198,7 @@ static const uint64_t tpf_r_mask_f64[32] = {TPF_R_ONES, TPF_R_ONES, TPF_R_ONES, 
 #define TPF_R_UNDOWN tpf_r_undown_f64
 #define TPF_R_MASK_TYPE uint64_t
 #define TPF_R_MASK tpf_r_mask_f64
+#define TPF_R_NAN INT64_MAX
 #include "reduce.h"
 
 #define TPF_R_ENTRY(op, dt, of, as)                                                                 \
@@ -287,5 +290,6 @@ TPF_R_ENTRY(norm, f64, norm, TPF_R_ROOT)
 #undef TPF_R_UNDOWN
 #undef TPF_R_MASK_TYPE
 #undef TPF_R_MASK
+#undef TPF_R_NAN
 
 #endif

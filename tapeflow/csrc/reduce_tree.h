@@ -38,8 +38,10 @@
 #define TPF_R_A TPF_R_INDEX
 #if TPF_R_KIND == TPF_R_KIND_ARGMAX
 #define TPF_R_LOAD(x) ((TPF_R_A)TPF_R_TIE(x))
+#define TPF_R_BEATS(a, b) ((a) > (b))
 #else
 #define TPF_R_LOAD(x) ((TPF_R_A)(TPF_R_KEY)TPF_R_DOWN_TIE(x))
+#define TPF_R_BEATS(a, b) ((a) < (b))
 #endif
 #else
 #define TPF_R_Y TPF_R_BITS
@@ -126,15 +128,50 @@ static TPF_R_S TPF_R(row_leaf)(const TPF_R_T *x, int64_t n, int64_t readable) {
 
 #elif TPF_R_ARG
 
+/* The largest key of TPF_R_SEARCH values. */
+#ifdef TPF_R_MASK
+TPF_INLINE TPF_R_A TPF_R(first_of)(const TPF_R_T *bits) {
+    const TPF_R_TYPE *x = (const TPF_R_TYPE *)bits; /* compared as floats: one operation, not six */
+    TPF_R_TYPE most[TPF_R_SEARCH / 4];
+    TPF_R_A nans[TPF_R_SEARCH / 4], key = TPF_R_FIRST, nan = 0;
+    for (int j = 0; j < TPF_R_SEARCH / 4; j++) most[j] = x[j], nans[j] = x[j] != x[j];
+    for (int k = 1; k < 4; k++)
+        for (int j = 0; j < TPF_R_SEARCH / 4; j++) {
+            TPF_R_TYPE v = x[k * (TPF_R_SEARCH / 4) + j];
+            most[j] = TPF_R_BEATS(v, most[j]) ? v : most[j];
+            nans[j] |= v != v;
+        }
+    for (int j = 0; j < TPF_R_SEARCH / 4; j++) nan |= nans[j];
+    const TPF_R_T *ends = (const TPF_R_T *)most;
+    for (int j = 0; j < TPF_R_SEARCH / 4; j++) {
+        TPF_R_A v = TPF_R_LOAD(ends[j]);
+        key = TPF_R_COMBINE(key, v);
+    }
+    return nan ? (TPF_R_A)TPF_R_NAN : key;
+}
+#else
+TPF_INLINE TPF_R_A TPF_R(first_of)(const TPF_R_T *x) {
+    TPF_R_A key = TPF_R_FIRST;
+    for (int k = 0; k < TPF_R_SEARCH; k++) {
+        TPF_R_A v = TPF_R_LOAD(x[k]);
+        key = TPF_R_COMBINE(key, v);
+    }
+    return key;
+}
+#endif
+
 static TPF_R_S TPF_R(row_leaf)(const TPF_R_T *x, int64_t n, int64_t readable) {
     TPF_R_S best = {TPF_R_FIRST, 0};
     (void)readable;
-    for (int64_t i = 0; i < n; i += 256) {
-        int64_t end = n - i < 256 ? n : i + 256;
+    for (int64_t i = 0; i < n; i += TPF_R_SEARCH) {
         TPF_R_A key = TPF_R_FIRST;
-        for (int64_t k = i; k < end; k++) {
-            TPF_R_A v = TPF_R_LOAD(x[k]);
-            key = TPF_R_COMBINE(key, v);
+        if (n - i >= TPF_R_SEARCH) {
+            key = TPF_R(first_of)(x + i);
+        } else {
+            for (int64_t k = i; k < n; k++) {
+                TPF_R_A v = TPF_R_LOAD(x[k]);
+                key = TPF_R_COMBINE(key, v);
+            }
         }
         if (key > best.key) best.key = key, best.at = i;
     }
@@ -386,3 +423,4 @@ static void TPF_R(all)(void *y, const void *x, int64_t outer, int64_t n, int64_t
 #undef TPF_R_CELLS
 #undef TPF_R_SUMS
 #undef TPF_R_ARG
+#undef TPF_R_BEATS
