@@ -346,6 +346,22 @@ def test_argmax_takes_the_first_of_equal_values():
     assert tp.argmax(tp.tensor(big)).item() == 150_000
 
 
+@pytest.mark.parametrize("n", (255, 256, 257, 511, 512, 1000, 4096, 5000))
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_the_first_extreme_among_ties_zeros_infinities_and_nan(n, dtype):
+    rng = rng_for(n, dtype)
+    for k in range(12):
+        x = np.rint(rng.normal(size=(3, n)) * 3).astype(dtype)
+        x[x == 0] = (0.0, -0.0)[k % 2]
+        if k % 3 == 0:
+            x[1, rng.integers(n)] = NAN
+        if k % 4 == 0:
+            x[2] = (INF, -INF)[k // 4 % 2]
+        for f, reference in ((tp.argmax, np.argmax), (tp.argmin, np.argmin)):
+            assert f(tp.tensor(x), axis=1).tolist() == reference(x, 1).tolist()
+            assert f(tp.tensor(x)).item() == reference(x)
+
+
 def test_argmax_is_never_differentiated():
     x = tp.tensor([1.0, 2.0], requires_grad=True)
     assert not tp.argmax(x).requires_grad and not tp.argmax(x, axis=0, keepdims=True).requires_grad

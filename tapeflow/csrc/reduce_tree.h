@@ -130,7 +130,7 @@ static TPF_R_S TPF_R(row_leaf)(const TPF_R_T *x, int64_t n, int64_t readable) {
 
 /* The largest key of TPF_R_SEARCH values. */
 #ifdef TPF_R_MASK
-TPF_INLINE TPF_R_A TPF_R(first_of)(const TPF_R_T *bits) {
+TPF_INLINE TPF_R_A TPF_R(best_of)(const TPF_R_T *bits) {
     const TPF_R_TYPE *x = (const TPF_R_TYPE *)bits; /* compared as floats: one operation, not six */
     TPF_R_TYPE most[TPF_R_SEARCH / 4];
     TPF_R_A nans[TPF_R_SEARCH / 4], key = TPF_R_FIRST, nan = 0;
@@ -150,7 +150,7 @@ TPF_INLINE TPF_R_A TPF_R(first_of)(const TPF_R_T *bits) {
     return nan ? (TPF_R_A)TPF_R_NAN : key;
 }
 #else
-TPF_INLINE TPF_R_A TPF_R(first_of)(const TPF_R_T *x) {
+TPF_INLINE TPF_R_A TPF_R(best_of)(const TPF_R_T *x) {
     TPF_R_A key = TPF_R_FIRST;
     for (int k = 0; k < TPF_R_SEARCH; k++) {
         TPF_R_A v = TPF_R_LOAD(x[k]);
@@ -165,8 +165,9 @@ static TPF_R_S TPF_R(row_leaf)(const TPF_R_T *x, int64_t n, int64_t readable) {
     (void)readable;
     for (int64_t i = 0; i < n; i += TPF_R_SEARCH) {
         TPF_R_A key = TPF_R_FIRST;
-        if (n - i >= TPF_R_SEARCH) {
-            key = TPF_R(first_of)(x + i);
+        if (n >= TPF_R_SEARCH) {
+            if (n - i < TPF_R_SEARCH) i = n - TPF_R_SEARCH; /* what was looked at before is not better */
+            key = TPF_R(best_of)(x + i);
         } else {
             for (int64_t k = i; k < n; k++) {
                 TPF_R_A v = TPF_R_LOAD(x[k]);
