@@ -17,7 +17,7 @@ from pathlib import Path
 from textwrap import wrap
 
 from ._hash import table_hash
-from .expr import Call, Expr, Name, c_statements, free_names, nodes, parse, substitute, to_text, with_children
+from .expr import Call, Cond, Expr, Name, c_statements, free_names, nodes, parse, substitute, to_text, with_children
 from .ops import DTYPES, FLOATS, INPUTS, KINDS, SAVE_BITS, STRUCTURED, TABLE, Elementwise
 
 WARNING = "Generated from ops.py by codegen.py: edit those."
@@ -91,23 +91,25 @@ def _triple(items: Iterable[str]) -> str:
 
 # ---- loops.h ---------------------------------------------------------------------------------------------------------
 
-# Integer powers by repeated squaring, modulo 2**bits. The core refuses negative exponents; here they give 1.
-_POWER = """TPF_INLINE {ctype} tpf_pow_{dt}({ctype} a, {ctype} b)
-{{
-    {unsigned} result = 1, base = ({unsigned})a;
-    for (; b > 0; b = ({ctype})(b >> 1)) {{
-        if (b & 1)
-            result = ({unsigned})(result * base);
-        base = ({unsigned})(base * base);
-    }}
-    return ({ctype})result;
-}}
-"""
-
-
-# Primitives with a _near_ form, several times as fast, for blocks that tpf_<family>_all_near_ has passed
-# (csrc/tpf_math.h, tpf_math_more.h).
-_NEAR = {"sin": "trig", "cos": "trig", "tan": "trig", "remainder": "divide", "floor_divide": "divide"}
+# Primitives with faster forms of the same bits, tpf_<name>_<form>_<dtype>, and the family of tests whether an element
+# may take one: the highest bit of tpf_<family>_not_<form>_<dtype> is clear where it may. A loop takes a form, the first
+# of these, for a block whose elements all may.
+_NEAR = ("near",)
+_FORMS: dict[str, tuple[str, tuple[str, ...]]] = {
+    **dict.fromkeys(("sin", "cos", "tan"), ("trig", _NEAR)),
+    **dict.fromkeys(("remainder", "floor_divide"), ("divide", _NEAR)),
+    **dict.fromkeys(("log", "log2", "log10"), ("normal", _NEAR)),
+    "cbrt": ("magnitude", _NEAR),
+    "atan2": ("plane", _NEAR),
+    "exp": ("range", _NEAR),
+    "exp2": ("range2", _NEAR),
+    "pow": ("power", ("square", "sqrt", "inverse", "near")),
+}
+# Of these csrc/tpf_integer.h has the loop itself, tpf_each_<name>_<dtype>.
+_WHOLE_LOOPS = {
+    *((name, dtype) for name in ("pow", "floor_divide", "remainder") for dtype in ("u8", "i32", "i64")),
+    ("bitwise_right_shift", "u8"),
+}
 
 
 @dataclass(frozen=True)
@@ -125,24 +127,33 @@ class _Element:
     tree: Expr
 
     @property
-    def near(self) -> tuple[str, tuple[str, ...]] | None:
-        """The family and the inputs of all calls of _NEAR primitives, if there are any and they share those."""
-        calls = [node for node in nodes(self.tree) if isinstance(node, Call) and node.name in _NEAR]
-        found = {(_NEAR[call.name], call.args) for call in calls}
+    def forms(self) -> tuple[str, tuple[str, ...], tuple[Expr, ...]] | None:
+        """Family, forms and arguments of all calls of _FORMS primitives, if there are any and they share those."""
+        calls = [node for node in nodes(self.tree) if isinstance(node, Call) and node.name in _FORMS]
+        found = {(*_FORMS[call.name], call.args) for call in calls}
         if len(found) != 1 or self.dtype not in FLOATS:
             return None
-        family, arguments = found.pop()
-        names = tuple(argument.id for argument in arguments if isinstance(argument, Name))
-        return (family, names) if len(names) == len(arguments) else None
+        family, forms, arguments = found.pop()
+        conditions = any(isinstance(node, Cond) for argument in arguments for node in nodes(argument))
+        return None if conditions else (family, forms, arguments)
 
     def definition(self) -> str:
-        text = self._define("", self.tree)
-        return text if self.near is None else text + "\n" + self._define("_near", _near_form(self.tree))
+        parts = [self._define("", self.tree)]
+        if self.forms:
+            family, forms, arguments = self.forms
+            parts += [self._define(f"_{form}", _in_form(self.tree, form)) for form in forms if not self.primitive]
+            parts += [self._define(f"_not_{form}", Call(f"{family}_not_{form}", arguments)) for form in forms]
+        return "\n".join(parts[self.primitive :])
+
+    @property
+    def primitive(self) -> bool:
+        return isinstance(self.tree, Call) and self.tree.name == self.name
 
     def _define(self, suffix: str, tree: Expr) -> str:
         inputs = ", ".join(f"{ctype} {name}" for name, ctype in self.inputs.items())
-        head = f"TPF_INLINE {self.result} tpf_{self.name}{suffix}_{self.dtype}({inputs})\n{{\n"
-        return head + "".join(f"    {line}\n" for line in c_statements(tree, self.dtype, self.result)) + "}\n"
+        result = f"uint{self.dtype[1:]}_t" if suffix.startswith("_not_") else self.result
+        head = f"TPF_INLINE {result} tpf_{self.name}{suffix}_{self.dtype}({inputs})\n{{\n"
+        return head + "".join(f"    {line}\n" for line in c_statements(tree, self.dtype, result)) + "}\n"
 
     def pointers(self) -> list[str]:
         lines = [f"    const {ctype} *{name} = (const {ctype} *){name}_;" for name, ctype in self.inputs.items()]
@@ -152,32 +163,43 @@ class _Element:
         return f"tpf_{self.name}{suffix}_{self.dtype}({', '.join(f'{name}[{index}]' for name in self.inputs)})"
 
     def at_0(self) -> str:
-        if self.near is None:
+        if self.forms is None or self.forms[1] != _NEAR:
             return self.call("0")
-        family, names = self.near
-        test = f"tpf_{family}_is_near_{self.dtype}({', '.join(f'{name}[0]' for name in names)})"
+        test = f"{self.call('0', '_not_near')} < TPF_SIGN_{self.dtype.upper()}"
         return f"{test} ? {self.call('0', '_near')} : {self.call('0')}"
 
     def loop(self, target: str) -> list[str]:
         """`target` followed by the value, for each i."""
-        if self.near is None:
-            return self._for(target, "")
-        family, names = self.near
-        return [
-            f"if (tpf_{family}_all_near_{self.dtype}({', '.join(names)}, n)) {{",
-            *(f"    {line}" for line in self._for(target, "_near")),
-            "} else {",
-            *(f"    {line}" for line in self._for(target, "")),
-            "}",
+        if (self.name, self.dtype) in _WHOLE_LOOPS:
+            return [f"tpf_each_{self.name}_{self.dtype}(y, {', '.join(self.inputs)}, n);"]
+        if self.forms is None:
+            return ["TPF_IVDEP", "for (int64_t i = 0; i < n; i++)", f"    {target} {self.call('i')};"]
+        sign, bits = f"TPF_SIGN_{self.dtype.upper()}", f"uint{self.dtype[1:]}_t"
+        lines = [
+            "for (int64_t start = 0, end; start < n; start = end) {",
+            f"    {bits} beyond;",
+            "    end = n - start < TPF_BLOCK ? n : start + TPF_BLOCK;",
         ]
+        for form in self.forms[1]:
+            lines += [
+                f"    beyond = {self.call('start', f'_not_{form}')};",
+                f"    if (beyond < {sign})",
+                f"        for (int64_t i = start; i < end; i++) beyond |= {self.call('i', f'_not_{form}')};",
+                f"    if (beyond < {sign}) {{",
+                *(f"    {line}" for line in self._block(target, f"_{form}")),
+                "        continue;",
+                "    }",
+            ]
+        return [*lines, *self._block(target, ""), "}"]
 
-    def _for(self, target: str, suffix: str) -> list[str]:
-        return ["TPF_IVDEP", "for (int64_t i = 0; i < n; i++)", f"    {target} {self.call('i', suffix)};"]
+    def _block(self, target: str, suffix: str) -> list[str]:
+        lines = ["TPF_IVDEP", "for (int64_t i = start; i < end; i++)", f"    {target} {self.call('i', suffix)};"]
+        return [f"    {line}" for line in lines]
 
 
-def _near_form(tree: Expr) -> Expr:
-    tree = with_children(tree, _near_form)
-    return Call(tree.name + "_near", tree.args) if isinstance(tree, Call) and tree.name in _NEAR else tree
+def _in_form(tree: Expr, form: str) -> Expr:
+    tree = with_children(tree, lambda child: _in_form(child, form))
+    return Call(f"{tree.name}_{form}", tree.args) if isinstance(tree, Call) and tree.name in _FORMS else tree
 
 
 def loops_h() -> str:
@@ -187,9 +209,6 @@ def loops_h() -> str:
         "   and gx that of g; nothing else may overlap. bool is uint8_t, 0 or 1. */\n"
         "#ifndef TPF_LOOPS_H\n#define TPF_LOOPS_H\n",
     ]
-    for dtype in ("u8", "i32", "i64"):
-        ctype = DTYPES[dtype][1]
-        parts.append(_POWER.format(ctype=ctype, dt=dtype, unsigned="uint32_t" if dtype == "u8" else "u" + ctype))
     entries = list(TABLE.values())
     values = [(e, _value(e, dtype)) for e in entries for dtype in e.dtypes]
     rules = [
@@ -199,7 +218,7 @@ def loops_h() -> str:
         if e.vjp_kind(i) == "LOOP"
         for dtype in FLOATS
     ]
-    parts += [element.definition() for entry, element in values if not entry.primitive]
+    parts += [element.definition() for _, element in values]
     parts += [element.definition() for _, element in rules]
     parts += [_loop(element) for _, element in values]
     parts += [_vjp(name, element) for name, element in rules]

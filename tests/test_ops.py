@@ -760,6 +760,29 @@ def test_nan_to_num():
     assert_same(tp.nan_to_num(tp.tensor([1, 2])), np.array([1, 2]))
 
 
+def test_nan_to_num_takes_what_is_not_finite_for_nan():
+    x = np.array([NAN, INF, -INF, 1])
+    for nan in (INF, -INF, NAN):
+        assert_same(tp.nan_to_num(tp.tensor(x), nan), np.nan_to_num(x, nan=nan))
+
+
+@pytest.mark.parametrize("decimals", (-3, -1, 0, 1, 2, 5))
+def test_round_to_decimals(decimals):
+    rng = rng_for("decimals", decimals)
+    for dtype in FLOATS:
+        halves = [0.5, 1.5, 25, 0.125, -0.375, NAN, INF, -INF, -0.0]
+        x = np.concatenate([rng.uniform(-900, 900, 200), halves]).astype(dtype)
+        with np.errstate(invalid="ignore"):
+            assert_same(tp.round(tp.tensor(x), decimals), np.round(x, decimals))
+        assert_same(tp.round(tp.tensor(x), decimals=np.int64(decimals)), np.round(x, decimals))
+        assert_gradients(lambda t: tp.round(t, decimals), [x[:9]], 0)
+    for dtype in ("int32", "int64", "uint8"):
+        x = rng.integers(0, 249, 100).astype(dtype)
+        assert_same(tp.round(tp.tensor(x), decimals), np.round(x, decimals))
+    with pytest.raises(TypeError):
+        tp.round(tp.ones(2), 1.5)
+
+
 INTEGER_OPERATORS = {
     "bitwise_and": lambda a, b: a & b,
     "bitwise_or": lambda a, b: a | b,

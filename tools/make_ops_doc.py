@@ -24,7 +24,7 @@ from the same entry.
 - *Bound*: the largest error of the value in units in the last place, the same for float32 and float64; "exact" ops
   round nothing, 0.5 is correct rounding, "each" rounds each operation.
 - *Measured*: the largest error found, float32 / float64, the worse of code with and without fma; how, and how fast, say
-  the heads of `csrc/tpf_math.h`, `csrc/tpf_math_more.h` and `csrc/tpf_math_special.h`.
+  the heads of `csrc/tpf_math.h` and its neighbours.
 
 | op | meaning | value | derivative | dtypes | bound | measured |
 | --- | --- | --- | --- | --- | --- | --- |
@@ -43,9 +43,9 @@ DTYPES = {
 def measured() -> dict[str, str]:
     """Op -> its errors, from the tables at the heads of the C sources: ten figures a line, float32 then float64."""
     found = {}
-    for name in ("tpf_math.h", "tpf_math_more.h", "tpf_math_special.h"):
+    for name in ("tpf_math.h", "tpf_math_more.h", "tpf_math_special.h", "tpf_composite.h"):
         head = (Path(ops.__file__).parent / "csrc" / name).read_text(encoding="utf-8").split("*/")[0]
-        for line in re.finditer(r"^ {5}([a-z][a-z0-9, ]*?) {2,}((?:[0-9.]+ *){10})$", head, re.M):
+        for line in re.finditer(r"^ {5}([a-z][a-z0-9_, ]*?) {2,}((?:[0-9.]+ *){10})$", head, re.M):
             figures = line[2].split()
             errors = [max(figures[k : k + 2], key=float) for k in (0, 5)]
             found |= dict.fromkeys(line[1].split(", "), " / ".join(errors))

@@ -430,8 +430,8 @@ cdef bint is_other_operand(object x) noexcept:
 def pow(x1, x2, /):
     """x1 to the power of x2, elementwise.
 
-    A Python int exponent of an otherwise float base is exact algebra where it is cheap: ``x**2`` is ``square(x)``.
-    Integers to negative integer powers raise ValueError.
+    A Python int exponent of an otherwise float base is exact algebra where it is cheap: ``x**2`` is ``square(x)``,
+    ``x**1`` is x, and ``x**-1`` is ``reciprocal(x)``. Integers to negative integer powers raise ValueError.
 
     Derivatives: ``x2 * x1**(x2 - 1)`` (0 where x2 is 0) and ``y * log(x1)`` (0 where y is 0, and for 0**0).
 
@@ -448,6 +448,8 @@ def pow(x1, x2, /):
         if x2 < 0 and not is_float(t.v.dtype):
             raise errors.NumberRangeError("[pow] integers to negative integer powers are not integers: "
                                           f"{describe(t.v)} ** {x2}. Cast the base to a float dtype.")
+        if is_float(t.v.dtype) and (x2 == 1 or x2 == -1):
+            return call1(OP_POSITIVE if x2 == 1 else OP_RECIPROCAL, t)
     elif isinstance(x2, Tensor):
         t = x2
         if not is_float(t.v.dtype) and t.v.dtype > TPF_UINT8 and not isinstance(x1, float):
@@ -456,6 +458,36 @@ def pow(x1, x2, /):
                 raise errors.NumberRangeError("[pow] integers to negative integer powers are not integers: "
                                               "the exponent has a negative element. Cast the base to a float dtype.")
     return call2(OP_POW, x1, x2)
+
+
+def round(x, /, decimals=0):
+    """x rounded to whole numbers, or to that many decimals, elementwise; halves go to the even neighbour.
+
+    Parameters
+    ----------
+    x : Tensor, array or number
+    decimals : int
+        Below 0: to tens, hundreds and so on. Otherwise ``round(x * 10**decimals) / 10**decimals``, as NumPy.
+
+    The derivative is 0. Integers keep their dtype.
+
+    >>> tp.round(tp.tensor([1.5, 2.5, -0.6])).tolist()
+    [2.0, 2.0, -1.0]
+    >>> tp.round(tp.tensor([0.125, 12.5]), 2).tolist()
+    [0.11999999731779099, 12.5]
+    """
+    if not PyLong_CheckExact(decimals):
+        decimals = operator.index(decimals)
+    if decimals == 0:
+        return call1(OP_ROUND, x)
+    cdef Tensor t = as_tensor(x)
+    if not is_float(t.v.dtype):  # below 0 through float64, as NumPy
+        y = call1(OP_ROUND, t)
+        return y if decimals > 0 else op_astype(round(op_astype(y, TPF_FLOAT64), decimals), t.v.dtype)
+    cdef object places = decimals if decimals > 0 else -decimals
+    cdef object scale = 10.0 ** (places if places < 308 else 308)
+    cdef int there = OP_MULTIPLY if decimals > 0 else OP_DIVIDE
+    return call2(OP_DIVIDE if decimals > 0 else OP_MULTIPLY, call1(OP_ROUND, call2(there, t, scale)), scale)
 
 
 def gelu(x, /, approximate="none"):
@@ -529,6 +561,8 @@ def nan_to_num(x, /, nan=0.0, posinf=None, neginf=None):
     if not is_float(t.v.dtype):
         return op_identity(t)
     cdef object largest = _float_largest[t.v.dtype]
+    if posinf is None and neginf is None and is_number(nan) and math.isfinite(nan):  # the usual case, in fewer passes
+        return call3(OP_CLIP, call3(OP_WHERE, call1(OP_ISNAN, t), nan, t), -largest, largest)
     y = call3(OP_WHERE, call1(OP_ISNAN, t), nan, t)
     y = call3(OP_WHERE, call2(OP_EQUAL, t, math.inf), largest if posinf is None else posinf, y)
     return call3(OP_WHERE, call2(OP_EQUAL, t, -math.inf), -largest if neginf is None else neginf, y)

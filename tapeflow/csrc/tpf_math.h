@@ -13,22 +13,24 @@
    The polynomials are minimax fits (Remez exchange in 60-digit arithmetic, then rounded to the
    dtype); "fit" gives the largest error of the rounded polynomial, relative to the function.
 
-   sin and cos are correct for every x. The _near_ forms give the same bits up to TPF_TRIG_NEAR and are
-   three times as fast: a loop may use them once tpf_trig_all_near_ has passed its block.
+   sin and cos are correct for every x. The _near_ forms give the same bits up to TPF_TRIG_NEAR and are three times as
+   fast: a loop may use them for a block that tpf_trig_not_near_ finds nothing in. exp, log and pow have such forms,
+   too, for blocks without subnormals, overflow and special values, and pow forms for the exponents 2, 1/2 and -1.
 
-   Measured: the largest error in ULP without and with fma (float32: 187 million bit patterns spread over
-   all of them; float64: 4 million points), and ns an element in L1 on one AVX-512, AVX2 and SSE4 core.
+   Measured: the largest error in ULP without and with fma (float32: 187 million bit patterns spread over all of them,
+   40 million for exp, log, tanh and pow; float64: 4 million points), and ns an element in L1 on one AVX-512, AVX2 and
+   SSE4 core, of the _near_ form of exp, log and pow.
 
                  float32 error  ns                float64 error  ns
-     exp         1.01  1.01     0.34  0.62  1.3   1.00  1.00     0.81  1.5  3.9
+     exp         1.02  1.02     0.20  0.28  0.83  1.00  0.99     0.56  0.84  2.8
      expm1       1.63  1.57     0.34  0.68  1.4   1.53  1.65     0.80  1.6  4.2
-     log         0.89  0.89     0.42  0.82  1.7   0.82  0.82     1.0   1.8  3.8
+     log         0.95  0.93     0.24  0.35  1.1   0.92  0.84     0.75  0.92  2.5
      log1p       1.51  1.49     0.47  0.95  2.1   1.21  1.21     1.1   2.4  4.8
-     tanh        1.46  1.46     0.42  0.70  1.8   1.40  1.40     1.3   1.9  6.0
+     tanh        1.83  1.94     0.40  0.68  1.5   1.40  1.40      1.3   1.9  6.0
      sigmoid     1.76  1.65     0.48  1.0   2.0   1.74  1.60     1.2   2.4  5.7
      sin, cos    0.64  0.64     1.4   2.6   4.8   0.81  0.79     4.5   7.6   17
       near       0.59  0.59     0.48  0.68  2.0   0.77  0.77     1.2   2.1  5.2
-     pow         0.51  0.51     2.1   4.7   10    1.31  1.04     4.4    10   26 */
+     pow         0.51  1.03     0.98   1.7  5.8   1.32  1.09      2.6   4.7   19 */
 #ifndef TPF_MATH_H
 #define TPF_MATH_H
 
@@ -233,6 +235,24 @@ TPF_INLINE double tpf_exp_f64(double x) {
     return tpf_scale_f64(1.0 + tpf_expm1_poly_f64(z.r, 0.0), z.shifted);
 }
 
+/* |x| so small that the result is a normal number: no clamps, one multiplication by 2^n. */
+TPF_INLINE uint32_t tpf_range_not_near_f32(float x) {
+    return tpf_bits_f32(87.0f) - (tpf_bits_f32(x) & ~TPF_SIGN_F32);
+}
+TPF_INLINE uint64_t tpf_range_not_near_f64(double x) {
+    return tpf_bits_f64(708.0) - (tpf_bits_f64(x) & ~TPF_SIGN_F64);
+}
+
+TPF_INLINE float tpf_exp_near_f32(float x) {
+    tpf_reduced_f32 z = tpf_reduce_exp_f32(x);
+    return (1.0f + tpf_expm1_poly_f32(z.r, 0.0f)) * tpf_power_of_two_f32(z.shifted);
+}
+
+TPF_INLINE double tpf_exp_near_f64(double x) {
+    tpf_reduced_f64 z = tpf_reduce_exp_f64(x);
+    return (1.0 + tpf_expm1_poly_f64(z.r, 0.0)) * tpf_power_of_two_f64(z.shifted);
+}
+
 /* 2^n (p + 1) - 1 = 2^n p + (2^n - 1); half of it first, since 2^n may overflow. */
 TPF_INLINE float tpf_expm1_f32(float x) {
     tpf_reduced_f32 z = tpf_reduce_exp_f32(tpf_clamp_f32(x, -20.0f, 89.0f));
@@ -248,17 +268,29 @@ TPF_INLINE double tpf_expm1_f64(double x) {
     return TPF_ABS(x) < 0x1p-54 ? x : y;
 }
 
+/* 2^r for |r| <= 1/2: 1 + r g(r); fit 2^-27.5. */
+TPF_INLINE float tpf_exp2_poly_f32(float r) {
+    float g = 1.5825227e-04f;
+    g = TPF_FMAF(g, r, 1.3417747e-03f);
+    g = TPF_FMAF(g, r, 9.61706e-03f);
+    g = TPF_FMAF(g, r, 5.5502728e-02f);
+    g = TPF_FMAF(g, r, 2.4022655e-01f);
+    g = TPF_FMAF(g, r, 6.9314724e-01f);
+    return TPF_FMAF(g, r, 1.0f);
+}
+
 /* Near 0, a + a^3 p(a^2), fit 2^-28 and 2^-55.4; where the result is above 1/2, 1 - 2 / (exp(2a) + 1). */
 TPF_INLINE float tpf_tanh_f32(float x) {
-    float a = TPF_ABSF(x), w = a * a, p = -6.27348246e-3f, e;
-    tpf_reduced_f32 z = tpf_reduce_exp_f32(2.0f * (a > 10.0f ? 10.0f : a));
+    float a = TPF_ABSF(x), w = a * a, p = -6.27348246e-3f, t, shifted, e;
     p = TPF_FMAF(p, w, 2.10711751e-2f);
     p = TPF_FMAF(p, w, -5.38521968e-2f);
     p = TPF_FMAF(p, w, 1.33325845e-1f);
     p = TPF_FMAF(p, w, -3.33333164e-1f);
     p = TPF_FMAF(a * w, p, a);
-    e = tpf_power_of_two_f32(z.shifted) * (1.0f + tpf_expm1_poly_f32(z.r, 0.0f));
-    return tpf_with_sign_f32(a > 0.55f ? 1.0f - 2.0f / (e + 1.0f) : p, x);
+    t = (a > 10.0f ? 10.0f : a) * 0x1.715476p+1f;
+    shifted = t + TPF_SHIFT_F32;
+    e = TPF_FMAF(tpf_power_of_two_f32(shifted), tpf_exp2_poly_f32(t - (shifted - TPF_SHIFT_F32)), 1.0f);
+    return tpf_with_sign_f32(a > 0.55f ? 1.0f - 2.0f / e : p, x);
 }
 
 TPF_INLINE double tpf_tanh_f64(double x) {
@@ -354,23 +386,58 @@ TPF_INLINE double tpf_log_core_f64(double f, double n) {
     return TPF_FMA(n, TPF_LN2_HI_F64, r);
 }
 
-TPF_INLINE float tpf_log_f32(float x) {
-    int small = x < 0x1p-126f;
-    tpf_parts_f32 z = tpf_split_f32(small ? x * 0x1p23f : x);
-    float n = (float)(int32_t)(z.biased - (small ? 150u : 127u));
-    float y = tpf_log_core_f32(z.m - 1.0f, n);
+/* y, computed for a positive finite x, and what log gives elsewhere. */
+TPF_INLINE float tpf_log_specials_f32(float x, float y) {
     y = x > 0.0f ? y : (x == 0.0f ? -(float)TPF_INF : (float)TPF_NAN);
     return x < (float)TPF_INF ? y : x;
 }
 
-TPF_INLINE double tpf_log_f64(double x) {
-    int small = x < 0x1p-1022;
-    tpf_parts_f64 z = tpf_split_f64(small ? x * 0x1p52 : x);
-    double n = tpf_exponent_f64(z.biased, small ? 1075.0 : 1023.0);
-    double y = tpf_log_core_f64(z.m - 1.0, n);
+TPF_INLINE double tpf_log_specials_f64(double x, double y) {
     y = x > 0.0 ? y : (x == 0.0 ? -TPF_INF : TPF_NAN);
     return x < TPF_INF ? y : x;
 }
+
+/* The highest bit is clear where x is positive and normal: the _near_ forms of logarithms are for those. */
+TPF_INLINE uint32_t tpf_normal_not_near_f32(float x) {
+    return (tpf_bits_f32(x) - UINT32_C(0x800000)) | (UINT32_C(0x7f7fffff) - tpf_bits_f32(x));
+}
+
+TPF_INLINE uint64_t tpf_normal_not_near_f64(double x) {
+    return (tpf_bits_f64(x) - UINT64_C(0x10000000000000)) | (UINT64_C(0x7fefffffffffffff) - tpf_bits_f64(x));
+}
+
+/* x = m 2^n, m in [sqrt(1/2), sqrt(2)). any: x may be subnormal. */
+typedef struct { float m, n; } tpf_mantissa_f32;
+typedef struct { double m, n; } tpf_mantissa_f64;
+
+TPF_INLINE tpf_mantissa_f32 tpf_mantissa_of_f32(float x, int any) {
+    int small = any & (x < 0x1p-126f);
+    tpf_parts_f32 z = tpf_split_f32(small ? x * 0x1p23f : x);
+    tpf_mantissa_f32 y = {z.m, (float)(int32_t)(z.biased - (small ? 150u : 127u))};
+    return y;
+}
+
+TPF_INLINE tpf_mantissa_f64 tpf_mantissa_of_f64(double x, int any) {
+    int small = any & (x < 0x1p-1022);
+    tpf_parts_f64 z = tpf_split_f64(small ? x * 0x1p52 : x);
+    tpf_mantissa_f64 y = {z.m, tpf_exponent_f64(z.biased, small ? 1075.0 : 1023.0)};
+    return y;
+}
+
+TPF_INLINE float tpf_log_of_f32(tpf_mantissa_f32 z) { return tpf_log_core_f32(z.m - 1.0f, z.n); }
+TPF_INLINE double tpf_log_of_f64(tpf_mantissa_f64 z) { return tpf_log_core_f64(z.m - 1.0, z.n); }
+
+/* A logarithm and its _near_ form. */
+#define TPF_LOGARITHM(name) \
+    TPF_INLINE float tpf_##name##_near_f32(float x) { return tpf_##name##_of_f32(tpf_mantissa_of_f32(x, 0)); } \
+    TPF_INLINE double tpf_##name##_near_f64(double x) { return tpf_##name##_of_f64(tpf_mantissa_of_f64(x, 0)); } \
+    TPF_INLINE float tpf_##name##_f32(float x) { \
+        return tpf_log_specials_f32(x, tpf_##name##_of_f32(tpf_mantissa_of_f32(x, 1))); \
+    } \
+    TPF_INLINE double tpf_##name##_f64(double x) { \
+        return tpf_log_specials_f64(x, tpf_##name##_of_f64(tpf_mantissa_of_f64(x, 1))); \
+    }
+TPF_LOGARITHM(log)
 
 /* What 1 + x lost in rounding is added back to the mantissa, scaled by its exponent. */
 TPF_INLINE float tpf_log1p_f32(float x) {
@@ -402,18 +469,14 @@ TPF_INLINE double tpf_log1p_f64(double x) {
 TPF_INLINE int tpf_trig_is_near_f32(float x) { return TPF_ABSF(x) <= (float)TPF_TRIG_NEAR; }
 TPF_INLINE int tpf_trig_is_near_f64(double x) { return TPF_ABS(x) <= TPF_TRIG_NEAR; }
 
-/* 1 if the whole block is near (so no NaN either). The magnitudes are compared as integers, by the sign
+/* The highest bit is clear where x is near (so no NaN either). The magnitudes are compared as integers, by the sign
    of a difference, which costs least on every instruction set. */
-TPF_INLINE int tpf_trig_all_near_f32(const float *x, int64_t n) {
-    uint32_t limit = tpf_bits_f32((float)TPF_TRIG_NEAR), beyond = 0;
-    for (int64_t i = 0; i < n; i++) beyond |= limit - (tpf_bits_f32(x[i]) & ~TPF_SIGN_F32);
-    return beyond < TPF_SIGN_F32;
+TPF_INLINE uint32_t tpf_trig_not_near_f32(float x) {
+    return tpf_bits_f32((float)TPF_TRIG_NEAR) - (tpf_bits_f32(x) & ~TPF_SIGN_F32);
 }
 
-TPF_INLINE int tpf_trig_all_near_f64(const double *x, int64_t n) {
-    uint64_t limit = tpf_bits_f64(TPF_TRIG_NEAR), beyond = 0;
-    for (int64_t i = 0; i < n; i++) beyond |= limit - (tpf_bits_f64(x[i]) & ~TPF_SIGN_F64);
-    return beyond < TPF_SIGN_F64;
+TPF_INLINE uint64_t tpf_trig_not_near_f64(double x) {
+    return tpf_bits_f64(TPF_TRIG_NEAR) - (tpf_bits_f64(x) & ~TPF_SIGN_F64);
 }
 
 /* float32: in float64, x = (n + offset) pi + r with |r| <= pi/2; the lowest bit of odd is n's. */
@@ -646,8 +709,118 @@ TPF_INLINE double tpf_exp2_poly_long(double r) {
 #define TPF_LOG2_C3 0x1.ec709dc3a03fdp-1
 #define TPF_LOG2_C3_LOW 0x1.d27f05548af0cp-55
 
+/* a * b + c, rounded once or nearly so where the sum cancels. */
+TPF_INLINE double tpf_cancelling_sum(double a, double b, double c) {
+#if TPF_HAS_FMA
+    return TPF_FMA(a, b, c);
+#else
+    double p = a * b;
+    return (p + c) + tpf_product_error(a, b, p);
+#endif
+}
+
+/* 2^(b log2 x) for x = m 2^n, m in [sqrt(1/2), sqrt(2)): log2 m = c1 s + c3 s^3 + ..., in pairs of numbers. any_b: b
+   may be so large that t is rounded to whole numbers and more; only its sign matters then. Fit 2^-36. */
+#if TPF_HAS_FMA
+TPF_INLINE float tpf_pow_core_f32(float m, float n, float b, int any_b) {
+    float num = m - 1.0f, den = m + 1.0f, denl = m - (den - 1.0f), inverse = 1.0f / den, s = num * inverse;
+    float sl = TPF_FMAF(-s, denl, TPF_FMAF(-s, den, num)) * inverse;
+    float w = s * s, wl = TPF_FMAF(s + s, sl, TPF_FMAF(s, s, -w)), q = 3.36488336e-01f, v, vl, c, cl, r, rl;
+    float y, yl, t, tl, shifted;
+    q = TPF_FMAF(q, w, 4.11927313e-01f);
+    q = TPF_FMAF(q, w, 5.77078819e-01f);
+    q = TPF_FMAF(q, w, 9.61796701e-01f);
+    v = q * w;
+    vl = TPF_FMAF(q, wl, TPF_FMAF(q, w, -v));
+    c = 0x1.715476p+1f + v;
+    cl = (v - (c - 0x1.715476p+1f)) + (vl + 0x1.4ae0cp-25f);
+    r = c * s;
+    rl = TPF_FMAF(cl, s, TPF_FMAF(c, sl, TPF_FMAF(c, s, -r)));
+    y = n + r;
+    yl = (r - (y - n)) + rl;
+    t = y * b;
+    tl = TPF_FMAF(yl, b, TPF_FMAF(y, b, -t));
+    tl = any_b && !(TPF_ABSF(t) < 200.0f) ? 0.0f : tl;
+    t = tpf_clamp_f32(t, -200.0f, 200.0f);
+    shifted = t + TPF_SHIFT_F32;
+    return tpf_scale_f32(tpf_exp2_poly_f32((t - (shifted - TPF_SHIFT_F32)) + tl), shifted);
+}
+#else /* without fma float64 is the shorter way */
+TPF_INLINE float tpf_pow_core_f32(float m, float n, float b, int any_b) {
+    double s = ((double)m - 1.0) / ((double)m + 1.0), w = s * s, p = 0.28254036061053, t, shifted;
+    (void)any_b;
+    p = p * w + 0.31993471565165105;
+    p = p * w + 0.412208403454741;
+    p = p * w + 0.5770779531758453;
+    p = p * w + 0.9617966940578083;
+    p = p * w + TPF_LOG2_C1;
+    t = tpf_clamp_f64((p * s + (double)n) * (double)b, -200.0, 200.0);
+    shifted = t + TPF_SHIFT_F64;
+    return (float)(tpf_exp2_poly_short(t - (shifted - TPF_SHIFT_F64)) * tpf_power_of_two_f64(shifted));
+}
+#endif
+
+/* t = b log2 x to 2^-65 of itself. */
+TPF_INLINE double tpf_pow_core_f64(double m, double n, double b, int any_b) {
+    double num = m - 1.0, den = m + 1.0, denl = m - (den - 1.0), inverse = 1.0 / den, s = num * inverse;
+    double sl = TPF_FMA(-s, denl, tpf_cancelling_sum(-s, den, num)) * inverse;
+    double w = s * s, wl = TPF_FMA(s + s, sl, tpf_product_error(s, s, w));
+    double p = 0.1903833468888919, q, ql, v, vl, c, cl, r, rl, y, yl, t, tl, shifted;
+    p = TPF_FMA(p, w, 0.19125538889604934);
+    p = TPF_FMA(p, w, 0.22198398780849726);
+    p = TPF_FMA(p, w, 0.2623077013448107);
+    p = TPF_FMA(p, w, 0.3205989022710245);
+    p = TPF_FMA(p, w, 0.4121985830919543);
+    p = TPF_FMA(p, w, 0.577078016355618);
+    q = TPF_FMA(p, w, TPF_LOG2_C3);
+    ql = TPF_FMA(p, w, TPF_LOG2_C3 - q) + TPF_LOG2_C3_LOW;
+    v = q * w;
+    vl = TPF_FMA(ql, w, TPF_FMA(q, wl, tpf_product_error(q, w, v)));
+    c = TPF_LOG2_C1 + v;
+    cl = (v - (c - TPF_LOG2_C1)) + (vl + TPF_LOG2_C1_LOW);
+    r = c * s;
+    rl = TPF_FMA(cl, s, TPF_FMA(c, sl, tpf_product_error(c, s, r)));
+    y = n + r;
+    yl = (r - (y - n)) + rl;
+    t = y * b;
+    tl = TPF_FMA(yl, b, tpf_product_error(y, b, t));
+    tl = any_b && !(TPF_ABS(t) < 1100.0) ? 0.0 : tl;
+    t = tpf_clamp_f64(t, -1100.0, 1100.0);
+    shifted = t + TPF_SHIFT_F64;
+    return tpf_scale_f64(tpf_exp2_poly_long((t - (shifted - TPF_SHIFT_F64)) + tl), shifted);
+}
+
+/* pow(a, 1/2): unlike sqrt, 0 for -0 and inf for -inf. pow(a, 2) and pow(a, -1) are a a and 1/a. */
+TPF_INLINE float tpf_pow_sqrt_f32(float a, float b) {
+    (void)b;
+    return a == -(float)TPF_INF ? (float)TPF_INF : TPF_SQRTF(a + 0.0f);
+}
+TPF_INLINE double tpf_pow_sqrt_f64(double a, double b) {
+    (void)b;
+    return a == -TPF_INF ? TPF_INF : TPF_SQRT(a + 0.0);
+}
+TPF_INLINE float tpf_pow_square_f32(float a, float b) { return (void)b, a * a; }
+TPF_INLINE double tpf_pow_square_f64(double a, double b) { return (void)b, a * a; }
+TPF_INLINE float tpf_pow_inverse_f32(float a, float b) { return (void)b, 1.0f / a; }
+TPF_INLINE double tpf_pow_inverse_f64(double a, double b) { return (void)b, 1.0 / a; }
+
 /* The special cases of pow around the plain result y = 2^(b log2 |a|). */
-TPF_INLINE double tpf_pow_specials(double a, double b, double y) {
+TPF_INLINE float tpf_pow_specials_f32(float a, float b, float y) {
+    float aa = TPF_ABSF(a), half = 0.5f * b;
+    int whole = TPF_RINTF(b) == b, odd = whole & (TPF_RINTF(half) != half);
+    uint32_t sign = odd ? tpf_bits_f32(a) & TPF_SIGN_F32 : 0;
+    y = aa == 0.0f ? (b < 0.0f ? (float)TPF_INF : 0.0f) : y;
+    y = aa == (float)TPF_INF ? (b < 0.0f ? 0.0f : (float)TPF_INF) : y;
+    y = (a < 0.0f) & (a > -(float)TPF_INF) & !whole ? (float)TPF_NAN : y;
+    y = (a != a) | (b != b) ? a + b : y;
+    y = tpf_from_bits_f32(tpf_bits_f32(y) ^ sign);
+    y = b == 2.0f ? tpf_pow_square_f32(a, b) : y;
+    y = b == 0.5f ? tpf_pow_sqrt_f32(a, b) : y;
+    y = b == -1.0f ? tpf_pow_inverse_f32(a, b) : y;
+    return (a == 1.0f) | (b == 0.0f) ? 1.0f : y;
+}
+
+TPF_INLINE double tpf_pow_specials_f64(double a, double b, double y) {
     double aa = TPF_ABS(a), half = 0.5 * b;
     int whole = TPF_RINT(b) == b, odd = whole & (TPF_RINT(half) != half);
     uint64_t sign = odd ? tpf_bits_f64(a) & TPF_SIGN_F64 : 0;
@@ -656,64 +829,52 @@ TPF_INLINE double tpf_pow_specials(double a, double b, double y) {
     y = (a < 0.0) & (a > -TPF_INF) & !whole ? TPF_NAN : y;
     y = (a != a) | (b != b) ? a + b : y;
     y = tpf_from_bits_f64(tpf_bits_f64(y) ^ sign);
+    y = b == 2.0 ? tpf_pow_square_f64(a, b) : y;
+    y = b == 0.5 ? tpf_pow_sqrt_f64(a, b) : y;
+    y = b == -1.0 ? tpf_pow_inverse_f64(a, b) : y;
     return (a == 1.0) | (b == 0.0) ? 1.0 : y;
 }
 
 TPF_INLINE float tpf_pow_f32(float a, float b) {
-    tpf_parts_f64 z = tpf_split_f64(TPF_ABS((double)a)); /* a float32 is never subnormal here */
-    double s = (z.m - 1.0) / (z.m + 1.0), w = s * s, p = 0.28254036061053, t, shifted;
-    p = TPF_FMA(p, w, 0.31993471565165105);
-    p = TPF_FMA(p, w, 0.412208403454741);
-    p = TPF_FMA(p, w, 0.5770779531758453);
-    p = TPF_FMA(p, w, 0.9617966940578083);
-    p = TPF_FMA(p, w, TPF_LOG2_C1);
-    p = TPF_FMA(p, s, tpf_exponent_f64(z.biased, 1023.0));
-    t = tpf_clamp_f64(p * tpf_clamp_f64(b, -1e30, 1e30), -200.0, 200.0);
-    shifted = t + TPF_SHIFT_F64;
-    p = tpf_exp2_poly_short(t - (shifted - TPF_SHIFT_F64)) * tpf_power_of_two_f64(shifted);
-    return (float)tpf_pow_specials(a, b, p);
-}
-
-/* log2|a| * b in two doubles, to 2^-65 of itself. */
-TPF_INLINE double tpf_log2_times(double a, double b, double *low) {
-    int small = TPF_ABS(a) < 0x1p-1022;
-    tpf_parts_f64 x = tpf_split_f64(TPF_ABS(small ? a * 0x1p52 : a));
-    double n = tpf_exponent_f64(x.biased, small ? 1075.0 : 1023.0);
-    /* s + sl = (m - 1) / (m + 1), w + wl its square */
-    double num = x.m - 1.0, den = x.m + 1.0, denl = x.m - (den - 1.0), inverse = 1.0 / den;
-    double s = num * inverse, back = s * den;
-    double sl = (((num - back) - tpf_product_error(s, den, back)) - s * denl) * inverse;
-    double w = s * s, wl = TPF_FMA(2.0 * s, sl, tpf_product_error(s, s, w));
-    double p = 0.1903833468888919, q, ql, v, vl, c, cl, r, rl, y, yl, t;
-    p = TPF_FMA(p, w, 0.19125538889604934);
-    p = TPF_FMA(p, w, 0.22198398780849726);
-    p = TPF_FMA(p, w, 0.2623077013448107);
-    p = TPF_FMA(p, w, 0.3205989022710245);
-    p = TPF_FMA(p, w, 0.4121985830919543);
-    p = TPF_FMA(p, w, 0.577078016355618) * w;
-    q = TPF_LOG2_C3 + p; /* c3 + c5 w + ... */
-    ql = (p - (q - TPF_LOG2_C3)) + TPF_LOG2_C3_LOW;
-    v = q * w; /* c3 w + c5 w^2 + ... */
-    vl = tpf_product_error(q, w, v) + TPF_FMA(q, wl, ql * w);
-    c = TPF_LOG2_C1 + v;
-    cl = (v - (c - TPF_LOG2_C1)) + (vl + TPF_LOG2_C1_LOW);
-    r = c * s; /* log2 m */
-    rl = tpf_product_error(c, s, r) + TPF_FMA(c, sl, cl * s);
-    y = n + r;
-    yl = tpf_sum_error(n, r, y) + rl;
-    t = y * b;
-    *low = tpf_product_error(y, b, t) + yl * b;
-    return t;
+    tpf_mantissa_f32 z = tpf_mantissa_of_f32(TPF_ABSF(a), 1);
+    return tpf_pow_specials_f32(a, b, tpf_pow_core_f32(z.m, z.n, tpf_clamp_f32(b, -1e30f, 1e30f), 1));
 }
 
 TPF_INLINE double tpf_pow_f64(double a, double b) {
-    double low, t = tpf_log2_times(a, tpf_clamp_f64(b, -0x1p70, 0x1p70), &low), shifted, r;
-    int inside = TPF_ABS(t) < 1100.0; /* further out only the sign of t matters */
-    t = inside ? t : tpf_clamp_f64(t, -1100.0, 1100.0);
-    low = inside ? low : 0.0;
-    shifted = t + TPF_SHIFT_F64;
-    r = (t - (shifted - TPF_SHIFT_F64)) + low;
-    return tpf_pow_specials(a, b, tpf_scale_f64(tpf_exp2_poly_long(r), shifted));
+    tpf_mantissa_f64 z = tpf_mantissa_of_f64(TPF_ABS(a), 1);
+    return tpf_pow_specials_f64(a, b, tpf_pow_core_f64(z.m, z.n, tpf_clamp_f64(b, -0x1p70, 0x1p70), 1));
 }
+
+/* a positive and normal, b no exponent with a form of its own and so small that t needs no care. */
+TPF_INLINE uint32_t tpf_power_not_near_f32(float a, float b) {
+    uint32_t own = (b == 2.0f) | (b == 0.5f) | (b == -1.0f) ? TPF_SIGN_F32 : 0;
+    return tpf_normal_not_near_f32(a) | (tpf_bits_f32(0x1p14f) - (tpf_bits_f32(b) & ~TPF_SIGN_F32)) | own;
+}
+
+TPF_INLINE uint64_t tpf_power_not_near_f64(double a, double b) {
+    uint64_t own = (b == 2.0) | (b == 0.5) | (b == -1.0) ? TPF_SIGN_F64 : 0;
+    return tpf_normal_not_near_f64(a) | (tpf_bits_f64(0x1p40) - (tpf_bits_f64(b) & ~TPF_SIGN_F64)) | own;
+}
+
+TPF_INLINE float tpf_pow_near_f32(float a, float b) {
+    tpf_mantissa_f32 z = tpf_mantissa_of_f32(a, 0);
+    return tpf_pow_core_f32(z.m, z.n, b, 0);
+}
+
+TPF_INLINE double tpf_pow_near_f64(double a, double b) {
+    tpf_mantissa_f64 z = tpf_mantissa_of_f64(a, 0);
+    return tpf_pow_core_f64(z.m, z.n, b, 0);
+}
+
+#define TPF_POW_FORM(form, exponent) \
+    TPF_INLINE uint32_t tpf_power_not_##form##_f32(float a, float b) { \
+        return (void)a, b == (float)exponent ? 0 : TPF_SIGN_F32; \
+    } \
+    TPF_INLINE uint64_t tpf_power_not_##form##_f64(double a, double b) { \
+        return (void)a, b == exponent ? 0 : TPF_SIGN_F64; \
+    }
+TPF_POW_FORM(square, 2.0)
+TPF_POW_FORM(sqrt, 0.5)
+TPF_POW_FORM(inverse, -1.0)
 
 #endif

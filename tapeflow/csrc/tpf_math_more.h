@@ -5,8 +5,8 @@
    All that tpf_math.h says of its functions holds here too: selects instead of branches, the same bits wherever an
    element stands, vectorised or not, the special values of C99 Annex F, fits made the same way. The exceptions:
    - remainder and floor_divide have a fast part and a slow one (fmod) and do not vectorise; their _near_ forms do,
-     for blocks that tpf_divide_all_near_ has passed. All agree with NumPy bit for bit.
-   - tan has a _near_ form, to be chosen as for sin and cos.
+     for blocks that tpf_divide_not_near_ finds nothing in. All agree with NumPy bit for bit.
+   - tan, exp2, log2, log10, cbrt and atan2 have _near_ forms, to be chosen as for sin and cos; their times are given.
    - some float32 functions work in float64, where that is simplest; their results are off by little over 0.5 ULP.
    - logaddexp cancels where max(a, b) < 0: its error is in ULP of the larger of the result and that maximum.
 
@@ -15,21 +15,21 @@
    float64: 4 million points; references: libm's double and long double, and mpmath.
 
                    float32 error    ns               float64 error    ns
-     exp2            1.08  0.82   0.31 0.67  1.0      1.20  0.93   0.71  1.6  3.3
-     log2            1.94  1.18   0.40 0.82  1.7      1.05  0.98    1.0  1.9  5.0
-     log10           1.80  1.01   0.44 0.88  1.9      1.81  0.93    1.1  2.0  4.2
+     exp2            1.10  0.87   0.14 0.20 0.59      1.22  0.95   0.43 0.65  2.3
+     log2            1.94  1.18   0.24 0.34  1.1      1.11  1.02   0.73 0.89  3.2
+     log10           2.03  1.10   0.27 0.41  1.3      1.90  0.98   0.75 0.92  2.6
      sinh            2.30  2.30   0.43 0.72  1.6      2.25  2.25    1.1  1.8  4.9
      cosh            1.32  1.34   0.33 0.52  1.3      1.34  1.34   0.90  1.3  3.8
-     asinh           1.78  1.78   0.85  1.4  3.0      1.77  1.69    2.8  3.4  6.9
+     asinh           1.79  1.79   0.87  1.4  2.8      2.90  2.85    1.7  2.5  5.1
      acosh           2.02  2.02   0.63  1.2  2.6      1.99  1.99    1.8  2.9  6.2
-     atanh           2.03  2.07   0.63  1.0  2.4      1.85  1.85    1.8  2.5  5.8
+     atanh           2.34  2.16   0.43 0.84  1.6      2.21  1.76    1.1  2.0  4.3
      tan             1.74  1.74    1.6  3.4  6.2      2.18  2.18    4.9  8.0   18
        near          1.74  1.74   0.53 0.82  2.3      2.18  2.18    1.5  2.4  5.6
      asin            1.61  1.61   0.33 0.47  1.2      1.68  1.65    1.0  1.5  4.0
-     acos            1.08  1.08   0.52 0.97  1.1      1.19  1.19    1.0  1.6  4.1
+     acos            1.13  1.13   0.32 0.60  1.2      1.19  1.18    1.0  1.5  3.7
      atan            2.00  2.00   0.45 0.73  1.2      1.92  1.92    1.4  1.8  3.9
-     atan2           2.20  2.20   0.76  1.7  3.0      1.97  1.97    1.8  4.0  9.3
-     cbrt            0.97  0.74   0.57  1.3  2.6      0.95  0.74    1.4  2.9  6.2
+     atan2           2.20  2.20   0.47 0.80  1.5      1.97  1.97    1.4  2.1  4.7
+     cbrt            1.46  1.08   0.22 0.34  1.1      1.12  1.12   0.57 0.81  4.9
      hypot           1.19  1.17   0.28 0.62 0.86      1.17  1.16    1.0  1.2  1.7
      logaddexp       0.51  0.51    1.9  3.9  7.2      3.23  3.23    3.1  6.6   15
      nextafter      exact         0.14 0.35 0.48     exact         0.30 0.70 0.95
@@ -113,21 +113,32 @@ TPF_INLINE double tpf_nextafter_f64(double x, double y) {
 
 /* ---- exp2, sinh, cosh ---- */
 
-/* 2^n (1 + r g(r)), |r| <= 1/2; fit 2^-27.5. */
 TPF_INLINE float tpf_exp2_f32(float x) {
     float t = tpf_clamp_f32(x, -160.0f, 129.0f), shifted = t + TPF_SHIFT_F32;
-    float r = t - (shifted - TPF_SHIFT_F32), g = 1.5825227e-04f;
-    g = TPF_FMAF(g, r, 1.3417747e-03f);
-    g = TPF_FMAF(g, r, 9.61706e-03f);
-    g = TPF_FMAF(g, r, 5.5502728e-02f);
-    g = TPF_FMAF(g, r, 2.4022655e-01f);
-    g = TPF_FMAF(g, r, 6.9314724e-01f);
-    return tpf_scale_f32(TPF_FMAF(g, r, 1.0f), shifted);
+    return tpf_scale_f32(tpf_exp2_poly_f32(t - (shifted - TPF_SHIFT_F32)), shifted);
 }
 
 TPF_INLINE double tpf_exp2_f64(double x) {
     double t = tpf_clamp_f64(x, -1080.0, 1025.0), shifted = t + TPF_SHIFT_F64;
     return tpf_scale_f64(tpf_exp2_poly_long(t - (shifted - TPF_SHIFT_F64)), shifted);
+}
+
+/* As for exp. */
+TPF_INLINE uint32_t tpf_range2_not_near_f32(float x) {
+    return tpf_bits_f32(125.0f) - (tpf_bits_f32(x) & ~TPF_SIGN_F32);
+}
+TPF_INLINE uint64_t tpf_range2_not_near_f64(double x) {
+    return tpf_bits_f64(1021.0) - (tpf_bits_f64(x) & ~TPF_SIGN_F64);
+}
+
+TPF_INLINE float tpf_exp2_near_f32(float x) {
+    float shifted = x + TPF_SHIFT_F32;
+    return tpf_exp2_poly_f32(x - (shifted - TPF_SHIFT_F32)) * tpf_power_of_two_f32(shifted);
+}
+
+TPF_INLINE double tpf_exp2_near_f64(double x) {
+    double shifted = x + TPF_SHIFT_F64;
+    return tpf_exp2_poly_long(x - (shifted - TPF_SHIFT_F64)) * tpf_power_of_two_f64(shifted);
 }
 
 /* exp(x) to 2^-33, for float32 functions that work in float64; |x| < 700. */
@@ -172,17 +183,6 @@ TPF_INLINE double tpf_cosh_f64(double x) {
 
 /* ---- log2, log10, the inverse hyperbolic functions, logaddexp ---- */
 
-/* y, computed for a positive finite x, and what log gives elsewhere. */
-TPF_INLINE float tpf_log_specials_f32(float x, float y) {
-    y = x > 0.0f ? y : (x == 0.0f ? -(float)TPF_INF : (float)TPF_NAN);
-    return x < (float)TPF_INF ? y : x;
-}
-
-TPF_INLINE double tpf_log_specials_f64(double x, double y) {
-    y = x > 0.0 ? y : (x == 0.0 ? -TPF_INF : TPF_NAN);
-    return x < TPF_INF ? y : x;
-}
-
 /* q in log2(1 + f) = f / ln 2 + f^2 q(f), 1 + f in [sqrt(1/2), sqrt(2)); fit 2^-27.7. */
 TPF_INLINE float tpf_log2_tail_f32(float f) {
     float q = -1.1052529e-01f;
@@ -221,41 +221,34 @@ TPF_INLINE double tpf_log_short(double f) {
     return TPF_FMA(f * f, p, f);
 }
 
-TPF_INLINE float tpf_log2_f32(float x) {
-    int small = x < 0x1p-126f;
-    tpf_parts_f32 z = tpf_split_f32(small ? x * 0x1p23f : x);
-    float n = (float)(int32_t)(z.biased - (small ? 150u : 127u)), f = z.m - 1.0f;
-    float y = TPF_FMAF(f, TPF_LOG2_E_LOW_F32, f * f * tpf_log2_tail_f32(f));
-    return tpf_log_specials_f32(x, n + TPF_FMAF(f, TPF_LOG2_E_F32, y));
+TPF_INLINE float tpf_log2_of_f32(tpf_mantissa_f32 z) {
+    float f = z.m - 1.0f, y = TPF_FMAF(f, TPF_LOG2_E_LOW_F32, f * f * tpf_log2_tail_f32(f));
+    return z.n + TPF_FMAF(f, TPF_LOG2_E_F32, y);
 }
 
-TPF_INLINE double tpf_log2_f64(double x) {
-    int small = x < 0x1p-1022;
-    tpf_parts_f64 z = tpf_split_f64(small ? x * 0x1p52 : x);
-    double n = tpf_exponent_f64(z.biased, small ? 1075.0 : 1023.0), f = z.m - 1.0, p = f * TPF_LOG2_E_F64;
+TPF_INLINE double tpf_log2_of_f64(tpf_mantissa_f64 z) {
+    double f = z.m - 1.0, p = f * TPF_LOG2_E_F64;
     double y = TPF_FMA(f, TPF_LOG2_E_LOW_F64, tpf_product_error(f, TPF_LOG2_E_F64, p));
-    y = TPF_FMA(tpf_log_tail_f64(f), -TPF_LOG2_E_F64, y);
-    return tpf_log_specials_f64(x, n + (p + y));
+    return z.n + (p + TPF_FMA(tpf_log_tail_f64(f), -TPF_LOG2_E_F64, y));
 }
 
 /* Exact at the powers of ten, for what is added to n log10(2) is small beside it. */
-TPF_INLINE float tpf_log10_f32(float x) {
-    int small = x < 0x1p-126f;
-    tpf_parts_f32 z = tpf_split_f32(small ? x * 0x1p23f : x);
-    float n = (float)(int32_t)(z.biased - (small ? 150u : 127u)), f = z.m - 1.0f;
+TPF_INLINE float tpf_log10_of_f32(tpf_mantissa_f32 z) {
+    float f = z.m - 1.0f;
     float y = TPF_FMAF(f, TPF_LOG10_E_LOW_F32, f * f * (tpf_log2_tail_f32(f) * 0x1.344136p-2f));
-    y = TPF_FMAF(f, TPF_LOG10_E_F32, TPF_FMAF(n, TPF_LOG10_2_LO_F32, y));
-    return tpf_log_specials_f32(x, TPF_FMAF(n, TPF_LOG10_2_HI_F32, y));
+    y = TPF_FMAF(f, TPF_LOG10_E_F32, TPF_FMAF(z.n, TPF_LOG10_2_LO_F32, y));
+    return TPF_FMAF(z.n, TPF_LOG10_2_HI_F32, y);
 }
 
-TPF_INLINE double tpf_log10_f64(double x) {
-    int small = x < 0x1p-1022;
-    tpf_parts_f64 z = tpf_split_f64(small ? x * 0x1p52 : x);
-    double n = tpf_exponent_f64(z.biased, small ? 1075.0 : 1023.0), f = z.m - 1.0;
+TPF_INLINE double tpf_log10_of_f64(tpf_mantissa_f64 z) {
+    double f = z.m - 1.0;
     double y = TPF_FMA(f, TPF_LOG10_E_LOW_F64, -(tpf_log_tail_f64(f) * TPF_LOG10_E_F64));
-    y = TPF_FMA(f, TPF_LOG10_E_F64, TPF_FMA(n, TPF_LOG10_2_LO_F64, y));
-    return tpf_log_specials_f64(x, TPF_FMA(n, TPF_LOG10_2_HI_F64, y));
+    y = TPF_FMA(f, TPF_LOG10_E_F64, TPF_FMA(z.n, TPF_LOG10_2_LO_F64, y));
+    return TPF_FMA(z.n, TPF_LOG10_2_HI_F64, y);
 }
+
+TPF_LOGARITHM(log2)
+TPF_LOGARITHM(log10)
 
 /* log(1 + x) + k ln 2 for x >= 0, NaN for other x. */
 TPF_INLINE float tpf_log1p_plus_f32(float x, float k) {
@@ -285,10 +278,49 @@ TPF_INLINE float tpf_asinh_f32(float x) {
     return tpf_with_sign_f32(tpf_log1p_plus_f32(big ? a - 1.0f : b, big ? 1.0f : 0.0f), x);
 }
 
+/* The k with u / v / 2^k between 2/3 and 3/2, for positive u >= v, and 2^k: the difference of the bits of u and v is
+   about 2^52 log2(u / v). */
+typedef struct { float k, power; } tpf_octave_f32;
+typedef struct { double k, power; } tpf_octave_f64;
+
+TPF_INLINE tpf_octave_f32 tpf_octave_between_f32(float u, float v) {
+    uint32_t k = (tpf_bits_f32(u) - tpf_bits_f32(v) + UINT32_C(0x400000)) >> 23;
+    tpf_octave_f32 z = {(float)(int32_t)k, tpf_from_bits_f32((k + 127u) << 23)};
+    return z;
+}
+
+TPF_INLINE tpf_octave_f64 tpf_octave_between_f64(double u, double v) {
+    uint64_t k = (tpf_bits_f64(u) - tpf_bits_f64(v) + UINT64_C(0x8000000000000)) >> 52;
+    tpf_octave_f64 z = {tpf_exponent_f64(k, 0.0), tpf_from_bits_f64((k + 1023u) << 52)};
+    return z;
+}
+
+/* As tpf_atanh_tail_f64, up to s = 1/5; fit 2^-55.8 relative to atanh. */
+TPF_INLINE double tpf_atanh_tail_wide(double z) {
+    double p = 0.1539038483184625;
+    p = TPF_FMA(p, z, 0.15247323630881207);
+    p = TPF_FMA(p, z, 0.1818649983751611);
+    p = TPF_FMA(p, z, 0.22222134976640395);
+    p = TPF_FMA(p, z, 0.28571429438632995);
+    p = TPF_FMA(p, z, 0.39999999995919017);
+    return TPF_FMA(p, z, 0.6666666666667316);
+}
+
+/* e = a + sqrt(a^2 + 1) is 2^k (1 + s) / (1 - s): k ln 2 + 2 atanh(s). Where k is 0, s = a / (1 + sqrt(a^2 + 1));
+   elsewhere what the rounding of e lost counts, too. One division instead of the two of float32. */
 TPF_INLINE double tpf_asinh_f64(double x) {
-    double a = TPF_ABS(x), w = a * a, b = a + w / (1.0 + TPF_SQRT(w + 1.0));
+    double a = TPF_ABS(x), root, e, lost, s, z, k;
     int big = a > 0x1p28;
-    return tpf_with_sign_f64(tpf_log1p_plus_f64(big ? a - 1.0 : b, big ? 1.0 : 0.0), x);
+    tpf_octave_f64 o;
+    root = TPF_SQRT(TPF_FMA(a, a, 1.0));
+    e = big ? 0.5 * a : a + root;
+    lost = big ? 0.0 : a - (e - root);
+    o = tpf_octave_between_f64(e, 1.0);
+    s = (o.k == 0.0 ? a : (e - o.power) + lost) / (o.k == 0.0 ? 1.0 + root : e + o.power);
+    z = s * s;
+    k = big ? o.k + 2.0 : o.k;
+    s = TPF_FMA(k, TPF_LN2_HI_F64, 2.0 * s + TPF_FMA(k, TPF_LN2_LO_F64, s * (tpf_atanh_tail_wide(z) * z)));
+    return tpf_with_sign_f64((a > 0x1p-27) & (a < TPF_INF) ? s : a, x); /* a / 2 may be 0 */
 }
 
 /* With t = x - 1: log1p(t + sqrt(2 t + t^2)). */
@@ -306,15 +338,31 @@ TPF_INLINE double tpf_acosh_f64(double x) {
     return x >= 1.0 ? y : TPF_NAN;
 }
 
-/* log1p(2 a / (1 - a)) / 2; beyond 1 the argument is negative: NaN. */
+/* With (1 + a) / (1 - a) = 2^k (1 + s) / (1 - s): k ln(2) / 2 + atanh(s). s = a where k is 0; where it is 1 the
+   two may cancel, and 3 a - 1 is more accurate than the difference of 1 + a and 2 (1 - a). */
 TPF_INLINE float tpf_atanh_f32(float x) {
-    float a = TPF_ABSF(x);
-    return tpf_with_sign_f32(0.5f * tpf_log1p_plus_f32(2.0f * a / (1.0f - a), 0.0f), x);
+    float a = TPF_ABSF(x), u = 1.0f + a, v = 1.0f - a, s, z, p = 1.52377456e-01f;
+    tpf_octave_f32 o = tpf_octave_between_f32(u, v);
+    v *= o.power;
+    s = (o.k == 0.0f ? a : (o.k == 1.0f ? TPF_FMAF(3.0f, a, -1.0f) : u - v)) / (o.k == 0.0f ? 1.0f : u + v);
+    z = s * s;
+    p = TPF_FMAF(p, z, 1.99761808e-01f); /* fit 2^-28 */
+    p = TPF_FMAF(p, z, 3.33335012e-01f);
+    s = TPF_FMAF(o.k, 0.5f * TPF_LN2_HI_F32, s + TPF_FMAF(o.k, 0.5f * TPF_LN2_LO_F32, s * (z * p)));
+    s = a < 1.0f ? s : (a == 1.0f ? (float)TPF_INF : (float)TPF_NAN);
+    return tpf_with_sign_f32(s, x);
 }
 
 TPF_INLINE double tpf_atanh_f64(double x) {
-    double a = TPF_ABS(x);
-    return tpf_with_sign_f64(0.5 * tpf_log1p_plus_f64(2.0 * a / (1.0 - a), 0.0), x);
+    double a = TPF_ABS(x), u = 1.0 + a, v = 1.0 - a, s, z, p;
+    tpf_octave_f64 o = tpf_octave_between_f64(u, v);
+    v *= o.power;
+    s = (o.k == 0.0 ? a : (o.k == 1.0 ? TPF_FMA(3.0, a, -1.0) : u - v)) / (o.k == 0.0 ? 1.0 : u + v);
+    z = s * s;
+    p = 0.5 * tpf_atanh_tail_wide(z);
+    s = TPF_FMA(o.k, 0.5 * TPF_LN2_HI_F64, s + TPF_FMA(o.k, 0.5 * TPF_LN2_LO_F64, s * (z * p)));
+    s = a < 1.0 ? s : (a == 1.0 ? TPF_INF : TPF_NAN);
+    return tpf_with_sign_f64(s, x);
 }
 
 /* max + log(1 + e), e = exp(-|a - b|); for float32, 1 + e is (1 + f) 2^k without rounding it. */
@@ -425,18 +473,20 @@ TPF_INLINE double tpf_asin_f64(double x) {
     return tpf_with_sign_f64(a > 0.5 ? y : s + t, x);
 }
 
+/* pi/2 - asin(x), 2 asin(s) or pi - 2 asin(s), as k pi + f asin(s): with conditions on x gcc 12 makes three polynomials
+   of one. */
 TPF_INLINE float tpf_acos_f32(float x) {
-    float a = TPF_ABSF(x), z = a > 0.5f ? TPF_FMAF(-0.5f, a, 0.5f) : a * a, s = a > 0.5f ? TPF_SQRTF(z) : x;
-    float t = tpf_asin_tail_f32(s, z), y = 2.0f * (s + t);
-    y = x < 0.0f ? TPF_PI_F32 - (y - TPF_PI_LOW_F32) : y;
-    return a > 0.5f ? y : 0.5f * TPF_PI_F32 - (s + (t - 0.5f * TPF_PI_LOW_F32));
+    float a = TPF_ABSF(x), z = a > 0.5f ? TPF_FMAF(-0.5f, a, 0.5f) : a * a, s = a > 0.5f ? TPF_SQRTF(z) : a;
+    float below = tpf_bits_f32(x) >= TPF_SIGN_F32 ? 1.0f : 0.0f, k = a > 0.5f ? below : 0.5f;
+    float f = a > 0.5f ? 2.0f : -1.0f, y = tpf_with_sign_f32(s + tpf_asin_tail_f32(s, z), x);
+    return TPF_FMAF(k, TPF_PI_F32, TPF_FMAF(f, y, k * TPF_PI_LOW_F32));
 }
 
 TPF_INLINE double tpf_acos_f64(double x) {
-    double a = TPF_ABS(x), z = a > 0.5 ? TPF_FMA(-0.5, a, 0.5) : a * a, s = a > 0.5 ? TPF_SQRT(z) : x;
-    double t = tpf_asin_tail_f64(s, z), y = 2.0 * (s + t);
-    y = x < 0.0 ? TPF_PI_F64 - (y - TPF_PI_LOW_F64) : y;
-    return a > 0.5 ? y : 0.5 * TPF_PI_F64 - (s + (t - 0.5 * TPF_PI_LOW_F64));
+    double a = TPF_ABS(x), z = a > 0.5 ? TPF_FMA(-0.5, a, 0.5) : a * a, s = a > 0.5 ? TPF_SQRT(z) : a;
+    double below = tpf_bits_f64(x) >= TPF_SIGN_F64 ? 1.0 : 0.0, k = a > 0.5 ? below : 0.5;
+    double f = a > 0.5 ? 2.0 : -1.0, y = tpf_with_sign_f64(s + tpf_asin_tail_f64(s, z), x);
+    return TPF_FMA(k, TPF_PI_F64, TPF_FMA(f, y, k * TPF_PI_LOW_F64));
 }
 
 #define TPF_TAN_PI_8 0.41421356237309503
@@ -483,15 +533,17 @@ TPF_INLINE double tpf_atan_f64(double x) {
     return tpf_with_sign_f64(k * TPF_PI_F64 + (t + TPF_FMA(k, TPF_PI_LOW_F64, tpf_atan_tail_f64(t))), x);
 }
 
-/* The angle of (larger, smaller), from 0 to pi/4, then mirrored at pi/4, pi/2 and 0. Scaled where lo + hi could
-   overflow or hi tan(pi/8) be subnormal. */
-TPF_INLINE float tpf_atan2_f32(float y, float x) {
+/* The angle of (larger, smaller), from 0 to pi/4, then mirrored at pi/4, pi/2 and 0. any: scaled where lo + hi could
+   overflow or hi tan(pi/8) be subnormal; operands may be 0, infinite or NaN. */
+TPF_INLINE float tpf_atan2_of_f32(float y, float x, int any) {
     float ay = TPF_ABSF(y), ax = TPF_ABSF(x), t, k, r;
     int swap = ay > ax, mid;
     float hi = swap ? ay : ax, lo = swap ? ax : ay, scale;
-    scale = hi > 0x1p126f ? 0.25f : (hi < 0x1p-60f ? 0x1p60f : 1.0f);
-    hi = (hi == 0.0f) | (lo == (float)TPF_INF) ? 1.0f : hi * scale;
-    lo = lo == (float)TPF_INF ? 1.0f : lo * scale;
+    if (any) {
+        scale = hi > 0x1p126f ? 0.25f : (hi < 0x1p-60f ? 0x1p60f : 1.0f);
+        hi = (hi == 0.0f) | (lo == (float)TPF_INF) ? 1.0f : hi * scale;
+        lo = lo == (float)TPF_INF ? 1.0f : lo * scale;
+    }
     mid = lo > hi * (float)TPF_TAN_PI_8;
     t = (mid ? lo - hi : lo) / (mid ? lo + hi : hi);
     k = mid ? 0.25f : 0.0f;
@@ -499,16 +551,18 @@ TPF_INLINE float tpf_atan2_f32(float y, float x) {
     r = swap ? 0.5f * TPF_PI_F32 - (r - 0.5f * TPF_PI_LOW_F32) : r;
     r = tpf_bits_f32(x) >= TPF_SIGN_F32 ? TPF_PI_F32 - (r - TPF_PI_LOW_F32) : r;
     r = tpf_with_sign_f32(r, y);
-    return (x != x) | (y != y) ? x + y : r;
+    return any & ((x != x) | (y != y)) ? x + y : r;
 }
 
-TPF_INLINE double tpf_atan2_f64(double y, double x) {
+TPF_INLINE double tpf_atan2_of_f64(double y, double x, int any) {
     double ay = TPF_ABS(y), ax = TPF_ABS(x), t, k, r;
     int swap = ay > ax, mid;
     double hi = swap ? ay : ax, lo = swap ? ax : ay, scale;
-    scale = hi > 0x1p1022 ? 0.25 : (hi < 0x1p-500 ? 0x1p500 : 1.0);
-    hi = (hi == 0.0) | (lo == TPF_INF) ? 1.0 : hi * scale;
-    lo = lo == TPF_INF ? 1.0 : lo * scale;
+    if (any) {
+        scale = hi > 0x1p1022 ? 0.25 : (hi < 0x1p-500 ? 0x1p500 : 1.0);
+        hi = (hi == 0.0) | (lo == TPF_INF) ? 1.0 : hi * scale;
+        lo = lo == TPF_INF ? 1.0 : lo * scale;
+    }
     mid = lo > hi * TPF_TAN_PI_8;
     t = (mid ? lo - hi : lo) / (mid ? lo + hi : hi);
     k = mid ? 0.25 : 0.0;
@@ -516,55 +570,75 @@ TPF_INLINE double tpf_atan2_f64(double y, double x) {
     r = swap ? 0.5 * TPF_PI_F64 - (r - 0.5 * TPF_PI_LOW_F64) : r;
     r = tpf_bits_f64(x) >= TPF_SIGN_F64 ? TPF_PI_F64 - (r - TPF_PI_LOW_F64) : r;
     r = tpf_with_sign_f64(r, y);
-    return (x != x) | (y != y) ? x + y : r;
+    return any & ((x != x) | (y != y)) ? x + y : r;
 }
+
+/* The highest bit is clear where both magnitudes are between 2^-60 and 2^60 (2^-500 and 2^500). */
+TPF_INLINE uint32_t tpf_plane_not_near_f32(float a, float b) {
+    uint32_t u = tpf_bits_f32(TPF_ABSF(a)), v = tpf_bits_f32(TPF_ABSF(b)), low = tpf_bits_f32(0x1p-60f);
+    uint32_t high = tpf_bits_f32(0x1p60f);
+    return (u - low) | (high - u) | (v - low) | (high - v);
+}
+
+TPF_INLINE uint64_t tpf_plane_not_near_f64(double a, double b) {
+    uint64_t u = tpf_bits_f64(TPF_ABS(a)), v = tpf_bits_f64(TPF_ABS(b)), low = tpf_bits_f64(0x1p-500);
+    uint64_t high = tpf_bits_f64(0x1p500);
+    return (u - low) | (high - u) | (v - low) | (high - v);
+}
+
+TPF_INLINE float tpf_atan2_near_f32(float y, float x) { return tpf_atan2_of_f32(y, x, 0); }
+TPF_INLINE double tpf_atan2_near_f64(double y, double x) { return tpf_atan2_of_f64(y, x, 0); }
+TPF_INLINE float tpf_atan2_f32(float y, float x) { return tpf_atan2_of_f32(y, x, 1); }
+TPF_INLINE double tpf_atan2_f64(double y, double x) { return tpf_atan2_of_f64(y, x, 1); }
 
 /* ---- cbrt, hypot ---- */
 
-/* |x| = w 8^q with w = m 2^(-1, 0 or 1). y ~ w^(-1/3), from a polynomial in m (fit 2^-17.4), gives the root
-   c = w y^2 and the slope of a Newton step on c^3 = w. */
+/* For a positive normal x. A third of the bits, taken from a constant, are those of y = x^(-1/3) to 3.4%: W. Kahan's
+   idea. With c = x y^2 and d = 1 - c y the root is c (1 - d)^(-2/3): c + c d p(d), fit 2^-29.5. */
+TPF_INLINE float tpf_cbrt_of_f32(float x) {
+    float bits = (float)(int32_t)tpf_bits_f32(x);
+    float y = tpf_from_bits_f32((uint32_t)(int32_t)TPF_FMAF(bits, -0x1.555556p-2f, 1419900676.0f));
+    float c = x * (y * y), d = TPF_FMAF(-c, y, 1.0f), p = 4.0693334e-01f;
+    p = TPF_FMAF(p, d, 4.3080795e-01f);
+    p = TPF_FMAF(p, d, 4.5262477e-01f);
+    p = TPF_FMAF(p, d, 4.9377567e-01f);
+    p = TPF_FMAF(p, d, 5.5555564e-01f);
+    p = TPF_FMAF(p, d, 6.6666675e-01f);
+    return TPF_FMAF(c * d, p, c);
+}
+
+/* The same of the upper 44 bits, after a step that makes y right to 2^-23. */
+TPF_INLINE double tpf_cbrt_of_f64(double x) {
+    double bits = tpf_from_bits_f64(tpf_bits_f64(x) >> 20 | UINT64_C(0x4330000000000000));
+    double y = tpf_from_bits_f64(tpf_bits_f64(TPF_FMA(bits, -0x1.5555555555555p-2, 0x1.d5aa943ee08p+52)) << 20);
+    double c, d = TPF_FMA(-(x * y), y * y, 1.0), p = 0.14587301743952366;
+    p = TPF_FMA(p, d, 0.17460229085376464);
+    p = TPF_FMA(p, d, 0.22221527556570236);
+    p = TPF_FMA(p, d, 0.3333284136207321);
+    y = TPF_FMA(y * d, p, y);
+    c = x * (y * y);
+    d = tpf_cancelling_sum(-c, y, 1.0);
+    return TPF_FMA(c * d, TPF_FMA(d, 0x1.1c71c71c71c72p-1, 0x1.5555555555555p-1), c);
+}
+
 TPF_INLINE float tpf_cbrt_f32(float x) {
     float a = TPF_ABSF(x);
     int small = a < 0x1p-126f;
-    tpf_parts_f32 z = tpf_split_f32(small ? a * 0x1p24f : a);
-    float e = (float)(int32_t)(z.biased - (small ? 151u : 127u)), f = z.m - 1.0f;
-    float shifted = TPF_FMAF(e, 0x1.555556p-2f, TPF_SHIFT_F32), rest = TPF_FMAF(shifted - TPF_SHIFT_F32, -3.0f, e);
-    float w = z.m * (rest == 0.0f ? 1.0f : (rest > 0.0f ? 2.0f : 0.5f)), v, c, y = -1.0714575e-01f;
-    y = TPF_FMAF(y, f, 1.6030565e-01f);
-    y = TPF_FMAF(y, f, -1.7594096e-01f);
-    y = TPF_FMAF(y, f, 2.2161211e-01f);
-    y = TPF_FMAF(y, f, -3.332577e-01f);
-    y = TPF_FMAF(y, f, 1.0000038e+00f);
-    y *= rest == 0.0f ? 1.0f : (rest > 0.0f ? 0.7937005f : 1.2599211f);
-    v = y * y;
-    c = w * v;
-    c = TPF_FMAF(TPF_FMAF(-c * c, c, w) * v, 0x1.555556p-2f, c);
-    c = tpf_with_sign_f32(c * tpf_power_of_two_f32(shifted), x);
-    return (a > 0.0f) & (a < (float)TPF_INF) ? c : x;
+    float y = tpf_with_sign_f32(tpf_cbrt_of_f32(small ? a * 0x1p24f : a) * (small ? 0x1p-8f : 1.0f), x);
+    return (a > 0.0f) & (a < (float)TPF_INF) ? y : x;
 }
 
-/* The same (fit 2^-14.7), after a step of third order on y. */
 TPF_INLINE double tpf_cbrt_f64(double x) {
     double a = TPF_ABS(x);
     int small = a < 0x1p-1022;
-    tpf_parts_f64 z = tpf_split_f64(small ? a * 0x1p54 : a);
-    double e = tpf_exponent_f64(z.biased, small ? 1077.0 : 1023.0), f = z.m - 1.0;
-    double shifted = TPF_FMA(e, 0x1.5555555555555p-2, TPF_SHIFT_F64);
-    double rest = TPF_FMA(shifted - TPF_SHIFT_F64, -3.0, e);
-    double w = z.m * (rest == 0.0 ? 1.0 : (rest > 0.0 ? 2.0 : 0.5)), v, c, d, y = 0.12837092943684072;
-    y = TPF_FMA(y, f, -0.18890929478072493);
-    y = TPF_FMA(y, f, 0.22436250511149036);
-    y = TPF_FMA(y, f, -0.3329015284686532);
-    y = TPF_FMA(y, f, 0.999976578710395);
-    y *= rest == 0.0 ? 1.0 : (rest > 0.0 ? 0.7937005259840998 : 1.2599210498948732);
-    d = TPF_FMA(-w * y, y * y, 1.0);
-    y = TPF_FMA(y * d, TPF_FMA(d, 0x1.c71c71c71c71cp-3, 0x1.5555555555555p-2), y);
-    v = y * y;
-    c = w * v;
-    c = TPF_FMA(TPF_FMA(-c * c, c, w) * v, 0x1.5555555555555p-2, c);
-    c = tpf_with_sign_f64(c * tpf_power_of_two_f64(shifted), x);
-    return (a > 0.0) & (a < TPF_INF) ? c : x;
+    double y = tpf_with_sign_f64(tpf_cbrt_of_f64(small ? a * 0x1p54 : a) * (small ? 0x1p-18 : 1.0), x);
+    return (a > 0.0) & (a < TPF_INF) ? y : x;
 }
+
+TPF_INLINE uint32_t tpf_magnitude_not_near_f32(float x) { return tpf_normal_not_near_f32(TPF_ABSF(x)); }
+TPF_INLINE uint64_t tpf_magnitude_not_near_f64(double x) { return tpf_normal_not_near_f64(TPF_ABS(x)); }
+TPF_INLINE float tpf_cbrt_near_f32(float x) { return tpf_with_sign_f32(tpf_cbrt_of_f32(TPF_ABSF(x)), x); }
+TPF_INLINE double tpf_cbrt_near_f64(double x) { return tpf_with_sign_f64(tpf_cbrt_of_f64(TPF_ABS(x)), x); }
 
 /* sqrt(a^2 + b^2), scaled where a square could overflow or lose bits. */
 TPF_INLINE float tpf_hypot_f32(float a, float b) {
@@ -586,35 +660,23 @@ TPF_INLINE double tpf_hypot_f64(double a, double b) {
 /* ---- remainder, floor_divide ---- */
 
 /* remainder(a, b) has the sign of b, floor_divide(a, b) is the whole number below (a - remainder) / b: the rules of
-   Python and NumPy. The _near_ forms vectorise and give the same bits; they need tpf_divide_is_near_. */
+   Python and NumPy. The _near_ forms vectorise and give the same bits; they need a block in which
+   tpf_divide_not_near_ finds nothing. */
 
 /* The highest bit is clear where b is normal and the quotient below 2^21 (beyond, NumPy's float32 result is no longer
    the exact one); for float64, below 2^50, and no product can overflow or underflow. */
-TPF_INLINE uint32_t tpf_divide_beyond_f32(float a, float b) {
+TPF_INLINE uint32_t tpf_divide_not_near_f32(float a, float b) {
     uint32_t ea = (tpf_bits_f32(a) >> 23) & 0xffu, eb = (tpf_bits_f32(b) >> 23) & 0xffu;
     return (eb - 1u) | (254u - eb) | (254u - ea) | (eb + 20u - ea);
 }
 
-TPF_INLINE uint64_t tpf_divide_beyond_f64(double a, double b) {
+TPF_INLINE uint64_t tpf_divide_not_near_f64(double a, double b) {
     uint64_t ea = (tpf_bits_f64(a) >> 52) & 0x7ffu, eb = (tpf_bits_f64(b) >> 52) & 0x7ffu;
     return (eb - 124u) | (1922u - eb) | (1922u - ea) | (eb + 49u - ea);
 }
 
-TPF_INLINE int tpf_divide_is_near_f32(float a, float b) { return tpf_divide_beyond_f32(a, b) < TPF_SIGN_F32; }
-TPF_INLINE int tpf_divide_is_near_f64(double a, double b) { return tpf_divide_beyond_f64(a, b) < TPF_SIGN_F64; }
-
-/* 1 if the whole block is near. */
-TPF_INLINE int tpf_divide_all_near_f32(const float *a, const float *b, int64_t n) {
-    uint32_t beyond = 0;
-    for (int64_t i = 0; i < n; i++) beyond |= tpf_divide_beyond_f32(a[i], b[i]);
-    return beyond < TPF_SIGN_F32;
-}
-
-TPF_INLINE int tpf_divide_all_near_f64(const double *a, const double *b, int64_t n) {
-    uint64_t beyond = 0;
-    for (int64_t i = 0; i < n; i++) beyond |= tpf_divide_beyond_f64(a[i], b[i]);
-    return beyond < TPF_SIGN_F64;
-}
+TPF_INLINE int tpf_divide_is_near_f32(float a, float b) { return tpf_divide_not_near_f32(a, b) < TPF_SIGN_F32; }
+TPF_INLINE int tpf_divide_is_near_f64(double a, double b) { return tpf_divide_not_near_f64(a, b) < TPF_SIGN_F64; }
 
 /* a = n b + r, r with the sign of b, |r| < |b|; found for |a| and |b|, then mirrored where the signs differ. n may be
    off by what mirroring r rounds away. */
