@@ -22,7 +22,7 @@ except ImportError as error:
         "Build it: `make build` in the checkout, or `pip install .`"
     ) from error
 
-from tapeflow import _advanced, _composed, _creation, transforms
+from tapeflow import _composed, _creation, transforms
 from tapeflow._hash import table_hash as _table_hash
 
 if _table_hash() != _core.TABLE_HASH:
@@ -30,7 +30,7 @@ if _table_hash() != _core.TABLE_HASH:
         f"tapeflow's compiled core was built from another op table ({_core.TABLE_HASH}, now {_table_hash()}). "
         "Rebuild it: `make build` in the checkout, or `pip install .`"
     )
-_core.bind(_creation, _advanced, transforms, _composed)
+_core.bind(_creation, transforms, _composed)
 
 from tapeflow import errors, random  # noqa: E402
 from tapeflow._core import (  # noqa: E402
@@ -44,6 +44,7 @@ from tapeflow._core import (  # noqa: E402
     any,
     argmax,
     argmin,
+    argwhere,
     asin,
     asinh,
     astype,
@@ -115,6 +116,8 @@ from tapeflow._core import (  # noqa: E402
     logical_or,
     logical_xor,
     logsumexp,
+    masked_fill,
+    masked_select,
     matmul,
     max,
     maximum,
@@ -128,12 +131,14 @@ from tapeflow._core import (  # noqa: E402
     negative,
     nextafter,
     no_grad,
+    nonzero,
     not_equal,
     permute_dims,
     polygamma,
     positive,
     pow,
     prod,
+    put_along_axis,
     reciprocal,
     relu,
     remainder,
@@ -161,6 +166,7 @@ from tapeflow._core import (  # noqa: E402
     subtract,
     sum,
     take,
+    take_along_axis,
     tan,
     tanh,
     trunc,
@@ -221,7 +227,6 @@ from tapeflow.functional import (  # noqa: E402
     rms_norm,
 )
 from tapeflow.manipulation import (  # noqa: E402
-    argwhere,
     array_split,
     atleast_1d,
     atleast_2d,
@@ -232,13 +237,9 @@ from tapeflow.manipulation import (  # noqa: E402
     flatten,
     flip,
     index_add,
-    masked_fill,
-    masked_select,
     matrix_transpose,
     moveaxis,
-    nonzero,
     pad,
-    put_along_axis,
     ravel,
     repeat,
     roll,
@@ -246,7 +247,6 @@ from tapeflow.manipulation import (  # noqa: E402
     select,
     split,
     swapaxes,
-    take_along_axis,
     tile,
     unstack,
 )

@@ -37,6 +37,7 @@ cdef extern from "Python.h":
     bint PyLong_CheckExact(object)
     bint PyBool_Check(object)
     bint PySlice_Check(object)
+    long long PyLong_AsLongLongAndOverflow(object, int *) except? -1
     double PyFloat_AS_DOUBLE(object)
     double PyFloat_AsDouble(object)  # -1.0 with an error set is looked at by the caller
     int PySlice_Unpack(object, Py_ssize_t *, Py_ssize_t *, Py_ssize_t *) except -1
@@ -127,7 +128,24 @@ cdef extern from "platform.h" nogil:
     void tpf_copy(char *, const int64_t *, const char *, const int64_t *, int, int, const int64_t *)
     void tpf_fill(void *, const void *, int, int64_t)
     void tpf_take(void *, const void *, const int64_t *, int64_t, int64_t, int64_t, int64_t)
-    int64_t tpf_normalise_indices(int64_t *, const void *, int, int64_t, int64_t)
+    ctypedef struct tpf_index:
+        const char *data
+        int64_t strides[64]
+        int64_t extent, times
+        int dtype
+    ctypedef struct tpf_places:
+        int ndim, nidx
+        int64_t shape[64]
+        int64_t coef[64]
+        tpf_index index[64]
+    void tpf_places_simplify(tpf_places *)
+    bint tpf_place_all(const tpf_places *, int64_t *, int64_t)
+    bint tpf_gather(void *, const void *, const tpf_places *, int64_t, int64_t)
+    void tpf_put(void *, const int64_t *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t)
+    int64_t tpf_count_true(const uint8_t *, int64_t)
+    void tpf_true_positions(int64_t *, const uint8_t *, int64_t, int64_t)
+    void tpf_compress(void *, const void *, const uint8_t *, int64_t, int64_t, int)
+    void tpf_unravel(int64_t *, const int64_t *, int64_t, int, const int64_t *)
     void tpf_set_num_threads(int)
     int tpf_get_num_threads()
     void *tpf_aligned_alloc(size_t, size_t)
@@ -177,7 +195,6 @@ cdef object _np_bool = numpy.bool_
 
 # The Python parts that the core calls; set once by tapeflow/__init__.py (they import this module).
 cdef object _creation = None
-cdef object _advanced = None
 cdef object _transforms = None
 cdef object _composed = None
 
@@ -187,10 +204,10 @@ def _freeze_tape(*args, **options):
     return freeze_tape(*args, **options)
 
 
-def bind(creation, advanced, transforms, composed):
+def bind(creation, transforms, composed):
     """Give the core the Python modules that it calls."""
-    global _creation, _advanced, _transforms, _composed
-    _creation, _advanced, _transforms, _composed = creation, advanced, transforms, composed
+    global _creation, _transforms, _composed
+    _creation, _transforms, _composed = creation, transforms, composed
 
 
 cdef struct Chunk
@@ -208,6 +225,7 @@ include "core/program.pxi"
 include "core/tensor.pxi"
 include "core/elementwise.pxi"
 include "core/shape_ops.pxi"
+include "core/gather.pxi"
 include "core/reduce_ops.pxi"
 include "core/statistics.pxi"
 include "core/scan_ops.pxi"

@@ -27,16 +27,13 @@ from tapeflow._arguments import (
     common_shape,
     fitting,
     flat,
-    fresh,
     in_range,
     is_sequence,
-    positions,
     recorded,
 )
 from tapeflow._core import Tensor
 
 if TYPE_CHECKING:
-    from tapeflow._arguments import Host
     from tapeflow._core import _Array, _Axes, _Shape
 
     _Pairs = Any  # an int, a pair, or a pair for each axis
@@ -602,97 +599,6 @@ def diag(x: _Array, k: SupportsIndex = 0) -> Tensor:
 # ---- by index
 
 
-def take_along_axis(x: _Array, indices: _Array, axis: SupportsIndex | None = -1) -> Tensor:
-    """For each place in `indices` the element of x at that index along an axis and at that place along the others.
-
-    Parameters
-    ----------
-    x : Tensor
-    indices : integer Tensor, array or list
-        Of as many axes as x; along the other axes x and indices broadcast. Negative indices count from the end.
-    axis : int or None
-        None: of the flattened x, indices being 1-D.
-
-    Returns
-    -------
-    Tensor
-        Of x's dtype. The gradient adds up where an element is taken more than once.
-
-    Raises
-    ------
-    IndexError
-        For an index out of range, naming axis, index and size.
-
-    >>> x = tp.tensor([[10.0, 20.0], [30.0, 40.0]])
-    >>> tp.take_along_axis(x, [[1, 0], [0, 0]], axis=1).tolist()
-    [[20.0, 10.0], [30.0, 30.0]]
-    """
-    t = as_tensor(x, "take_along_axis")
-    if t.ndim == 1 and (axis == 0 or axis == -1):
-        index = as_indices(indices, "take_along_axis")
-        if index.ndim == 1:
-            try:
-                return _core.take(t, index, 0)
-            except errors.TensorIndexError:
-                pass  # said in this op's name below
-    t, found = _places(t, indices, axis, "take_along_axis")
-    return _core.take(flat(t), found, 0)
-
-
-def put_along_axis(x: _Array, indices: _Array, values: _Array, axis: SupportsIndex | None = -1) -> Tensor:
-    """A new tensor: x with values at the places that take_along_axis reads; the last one wins where they repeat.
-
-    Parameters
-    ----------
-    x : Tensor
-    indices : integer Tensor, array or list
-        As for take_along_axis.
-    values : Tensor or number
-        Broadcasts to the shape of what is written; of x's dtype, or one that x's dtype can hold.
-    axis : int or None
-
-    >>> tp.put_along_axis(tp.zeros(3), [2, 0], tp.tensor([1.0, 5.0])).tolist()
-    [5.0, 0.0, 1.0]
-    """
-    op = "put_along_axis"
-    t = as_tensor(x, op)
-    v = fitting(values, t.dtype, op)
-    shape = t.shape
-    t, found = _places(t, indices, axis, op)
-    if common_shape(op, v.shape, found.shape) != found.shape:
-        raise errors.ShapeError(
-            f"[{op}] values of shape {v.shape} do not fit what is written, {found.shape}: "
-            "aligned from the right, its sizes must be equal or 1."
-        )
-    if not found.size:
-        return t if t.shape == shape else _core.reshape(t, shape)
-    if not recorded(t, v):
-        array = t.numpy(copy=True).reshape(-1)
-        array[found.reshape(-1)] = np.broadcast_to(v.numpy(), found.shape).reshape(-1)
-        return fresh(array.reshape(shape))
-    writer = np.full(t.size, -1)
-    writer[found.reshape(-1)] = np.arange(found.size)
-    chosen = _core.take(flat(_core.broadcast_to(v, found.shape)), np.maximum(writer, 0), 0)
-    return _core.where((writer >= 0).reshape(shape), _core.reshape(chosen, shape), _core.reshape(t, shape))
-
-
-def _places(x: Tensor, indices: Any, axis: Any, op: str) -> tuple[Tensor, Host]:
-    """x (flattened for axis None) and, for indices along an axis of it, the positions in C order."""
-    index = as_indices(indices, op)
-    if axis is None:
-        x, axis = flat(x), 0
-    a = as_axis(axis, x.ndim, op)
-    if index.ndim != x.ndim:
-        raise errors.ShapeError(
-            f"[{op}] indices of shape {index.shape} for a tensor of shape {x.shape}: expected as many axes. "
-            "Use tp.take for the same indices everywhere."
-        )
-    index = in_range(index, x.shape[a], a, op)
-    if index.shape != x.shape:
-        common_shape(op, x.shape[:a] + (1,) + x.shape[a + 1 :], index.shape[:a] + (1,) + index.shape[a + 1 :])
-    return x, positions(x.shape, index, a)
-
-
 def index_add(x: _Array, axis: SupportsIndex, indices: _Array, updates: _Array, *, alpha: float | Tensor = 1) -> Tensor:
     """A new tensor: x with alpha * updates added at indices along an axis; repeated indices add up, in order.
 
@@ -722,60 +628,6 @@ def index_add(x: _Array, axis: SupportsIndex, indices: _Array, updates: _Array, 
     if not (type(alpha) in (int, float) and alpha == 1):
         updates = _core.multiply(updates, fitting(alpha, x.dtype, "index_add"))
     return _core.scatter_add(x, in_range(index, x.shape[a], a, "index_add"), updates, a)
-
-
-def nonzero(x: _Array) -> tuple[Tensor, ...]:
-    """The indices of the elements that are not 0, in C order: one int64 tensor for each axis.
-
-    A 0-d tensor is a ShapeError.
-
-    >>> [i.tolist() for i in tp.nonzero(tp.tensor([[0, 7], [8, 0]]))]
-    [[0, 1], [1, 0]]
-    """
-    x = as_tensor(x, "nonzero")
-    if not x.ndim:
-        raise errors.ShapeError("[nonzero] a 0-d tensor has no axes. Use tp.atleast_1d(x), or compare x with 0.")
-    return tuple(fresh(i) for i in np.nonzero(x.numpy()))
-
-
-def argwhere(x: _Array) -> Tensor:
-    """The indices of the elements that are not 0, in C order: int64, one row for each.
-
-    >>> tp.argwhere(tp.tensor([[0, 7], [8, 0]])).tolist()
-    [[0, 1], [1, 0]]
-    """
-    return fresh(np.argwhere(as_tensor(x, "argwhere").numpy()))
-
-
-# ---- by mask
-
-
-def masked_select(x: _Array, mask: _Array) -> Tensor:
-    """The elements of x where a mask is true, in C order, along one axis. x and mask broadcast.
-
-    >>> x = tp.tensor([1.0, -2.0, 3.0])
-    >>> tp.masked_select(x, x > 0).tolist()
-    [1.0, 3.0]
-    """
-    x, mask = as_tensor(x, "masked_select"), as_mask(mask, "masked_select")
-    chosen = mask.numpy()
-    if mask.shape != x.shape:
-        shape = common_shape("masked_select", x.shape, mask.shape)
-        x, chosen = _core.broadcast_to(x, shape), np.broadcast_to(chosen, shape)
-    return _core.take(flat(x), np.flatnonzero(chosen), 0)
-
-
-def masked_fill(x: _Array, mask: _Array, value: _Array) -> Tensor:
-    """A new tensor of x's dtype: value where a mask is true, x elsewhere. All broadcast.
-
-    >>> x = tp.tensor([1.0, -2.0, 3.0])
-    >>> tp.masked_fill(x, x < 0, 0.0).tolist()
-    [1.0, 0.0, 3.0]
-    """
-    x, mask = as_tensor(x, "masked_fill"), as_mask(mask, "masked_fill")
-    value = fitting(value, x.dtype, "masked_fill")
-    common_shape("masked_fill", x.shape, mask.shape, value.shape)
-    return _core.where(mask, value, x)
 
 
 def select(condlist: Sequence[_Array], choicelist: Sequence[_Array], default: _Array = 0) -> Tensor:

@@ -1,5 +1,5 @@
-# Basic indexing: ints, slices, None and Ellipsis become a window (shape_ops.pxi). One integer array among slices
-# becomes a take, any other advanced index is worked out in _advanced.py.
+# Indexing. Ints, slices, None and Ellipsis become a window (shape_ops.pxi). What is left of an advanced index, arrays
+# of ints and masks, becomes places (gather.pxi) within the axes that it names, which are taken or put as one axis.
 
 cdef struct Window:
     int64_t params[257]          # ndim * 4, then start, step, count, extent of each axis
@@ -10,37 +10,20 @@ cdef struct Window:
 
 cdef bint is_array_index(object i):
     """An index that selects element by element."""
-    if isinstance(i, (list, _ndarray, _np_bool)) or PyBool_Check(i):
+    if PyLong_CheckExact(i) or PySlice_Check(i) or i is None or i is Ellipsis:
+        return False
+    if type(i) is _ndarray or isinstance(i, list) or PyBool_Check(i) or isinstance(i, (_ndarray, _np_bool)):
         return True
     return isinstance(i, Tensor) and ((<Tensor>i).v.ndim > 0 or (<Tensor>i).v.dtype == TPF_BOOL)
 
 
-cdef tuple index_tuple(Tensor t, object index):
-    """The index as a tuple in which an Ellipsis, if there was one, is spelled out; its length in axes checked."""
-    cdef int used = 0
-    cdef int dots = 0
-    if not isinstance(index, tuple):
-        index = (index,)
-    for i in index:
-        if i is Ellipsis:
-            dots += 1
-        elif i is not None:
-            used += 1
+cdef int check_length(Tensor t, int used, int dots) except -1:
     if dots > 1:
         raise errors.TensorIndexError("[index] an index can have only one Ellipsis (...).")
     if used > t.v.ndim:
         raise errors.TensorIndexError(f"[index] {used} indices are too many for a tensor of {t.v.ndim} dimensions, "
                                       f"shape {shape_of(t.v)}.")
-    fill = (slice(None),) * (t.v.ndim - used)
-    if not dots:
-        return <tuple>index + fill
-    out = []
-    for i in index:
-        if i is Ellipsis:
-            out.extend(fill)
-        else:
-            out.append(i)
-    return tuple(out)
+    return 0
 
 
 cdef int add_axis(Window *w, int64_t size, int axis) except -1:
@@ -52,41 +35,70 @@ cdef int add_axis(Window *w, int64_t size, int axis) except -1:
     return 0
 
 
-cdef int read_index(Tensor t, tuple index, Window *w) except -1:
-    """The window of an index of ints, slices and None."""
+cdef int read_index(Tensor t, object index, Window *w) except -1:
+    """The window of an index of ints, slices, None and Ellipsis."""
     cdef int axis = 0
-    cdef int64_t extent, at
-    cdef Py_ssize_t start, stop, step, count
-    cdef int64_t *p
+    cdef int used = 0
+    cdef int dots = 0
+    cdef tuple items = index if isinstance(index, tuple) else (index,)
     w.ndim = 0
     w.params[0] = 4 * t.v.ndim
-    for i in index:
+    for i in items:
+        if i is Ellipsis:
+            dots += 1
+        elif i is not None:
+            used += 1
+    check_length(t, used, dots)
+    for i in items:
         if i is None:
             add_axis(w, 1, -1)
-            continue
-        extent = t.v.shape[axis]
-        p = &w.params[4 * axis + 1]
-        p[3] = extent
-        if PySlice_Check(i):
-            try:
-                PySlice_Unpack(i, &start, &stop, &step)
-            except TypeError:
-                raise errors.TensorIndexError("[index] slice bounds and steps must be ints or None, "
-                                              f"got {i!r}.") from None
-            except ValueError:
-                raise errors.TensorIndexError(f"[index] the step of a slice cannot be 0, got {i!r}.") from None
-            count = PySlice_AdjustIndices(extent, &start, &stop, step)
-            p[0], p[1], p[2] = start, step if count > 1 else 1, count
-            add_axis(w, count, axis)
+        elif i is Ellipsis:
+            whole_axes(t, w, axis, t.v.ndim - used)
+            axis += t.v.ndim - used
         else:
-            at = index_int(i, axis, extent)
-            p[0], p[1], p[2] = at, 1, 1
-        axis += 1
+            read_axis(t, i, axis, w)
+            axis += 1
+    whole_axes(t, w, axis, t.v.ndim - axis)
+    return 0
+
+
+cdef int read_axis(Tensor t, object i, int axis, Window *w) except -1:
+    """A slice or an int along an axis."""
+    cdef Py_ssize_t start, stop, step, count
+    cdef int64_t extent = t.v.shape[axis]
+    cdef int64_t *p = &w.params[4 * axis + 1]
+    p[3] = extent
+    if not PySlice_Check(i):
+        p[0], p[1], p[2] = index_int(i, axis, extent), 1, 1
+        return 0
+    try:
+        PySlice_Unpack(i, &start, &stop, &step)
+    except TypeError:
+        raise errors.TensorIndexError(f"[index] slice bounds and steps must be ints or None, got {i!r}.") from None
+    except ValueError:
+        raise errors.TensorIndexError(f"[index] the step of a slice cannot be 0, got {i!r}.") from None
+    count = PySlice_AdjustIndices(extent, &start, &stop, step)
+    p[0], p[1], p[2] = start, step if count > 1 else 1, count
+    return add_axis(w, count, axis)
+
+
+cdef int whole_axes(Tensor t, Window *w, int axis, int count) except -1:
+    """count axes as they are."""
+    cdef int d
+    for d in range(axis, axis + count):
+        w.params[4 * d + 1], w.params[4 * d + 2] = 0, 1
+        w.params[4 * d + 3] = w.params[4 * d + 4] = t.v.shape[d]
+        add_axis(w, t.v.shape[d], d)
     return 0
 
 
 cdef int64_t index_int(object i, int axis, int64_t extent) except -1:
+    cdef int over = 0
     cdef int64_t at
+    if PyLong_CheckExact(i):
+        at = PyLong_AsLongLongAndOverflow(i, &over)
+        if not over and -extent <= at < extent:
+            return at + extent if at < 0 else at
     if PyBool_Check(i) or isinstance(i, (float, str, bytes)):
         raise errors.TensorIndexError("[index] an index must be an int, a slice, None, Ellipsis or an integer array, "
                                       f"got {type(i).__name__}.")
@@ -111,27 +123,25 @@ cdef Tensor get_item(Tensor t, object index):
         w.ndim = 0
         w.params[0], w.params[1], w.params[2], w.params[3], w.params[4] = 4, at, 1, 1, t.v.shape[0]
         return op_window(t, w.params, 0, w.shape, w.axis)
+    if PyLong_CheckExact(index):
+        read_index(t, (index,), &w)
+        return op_window(t, w.params, w.ndim, w.shape, w.axis)
+    if isinstance(index, Tensor) and t.v.ndim:
+        if (<Tensor>index).v.dtype == TPF_BOOL:
+            if (<Tensor>index).v.ndim and same_shape((<Tensor>index).v, t.v):
+                return compressed(t, index)
+        elif (<Tensor>index).v.ndim and not is_float((<Tensor>index).v.dtype):
+            return rows_at(t, index)
     index = exact_index(index)
-    if isinstance(index, list):
-        index = index_list(index)
-    cdef bint advanced = has_array_index(index)
-    if advanced and not isinstance(index, tuple) and is_int_array(index) and t.v.ndim:
-        return op_take(t, checked_indices(index, t.v.shape[0], 0, b"index"), 0)  # rows of a table
-    if advanced:
-        return _advanced.get(t, index)
-    read_index(t, index_tuple(t, index), &w)
+    if has_array_index(index):
+        return get_advanced(t, index)
+    read_index(t, index, &w)
     return op_window(t, w.params, w.ndim, w.shape, w.axis)
 
 
 cdef object exact_index(object index):
     """A tuple's items as they are: a subclass could tell its length and its items differently."""
     return tuple(index) if isinstance(index, tuple) and type(index) is not tuple else index
-
-
-cdef Tensor index_list(list index):
-    """A list of indices as a tensor; one without elements says nothing about its dtype."""
-    cdef Tensor t = as_tensor(index)
-    return op_astype(t, TPF_INT64) if t.v.size == 0 and is_float(t.v.dtype) else t
 
 
 cdef bint has_array_index(object index) except -1:
@@ -141,12 +151,6 @@ cdef bint has_array_index(object index) except -1:
         if is_array_index(i):
             return True
     return False
-
-
-cdef bint is_int_array(object i) except -1:
-    if isinstance(i, Tensor):
-        return (<Tensor>i).v.dtype != TPF_BOOL
-    return isinstance(i, _ndarray) and i.dtype.kind in "iu"
 
 
 cdef Tensor op_broadcast_for_write(Tensor v, Value *like, str op):
@@ -174,7 +178,7 @@ cdef int set_item(Tensor t, object index, object value) except -1:
     index = exact_index(index)
     cdef bint advanced = has_array_index(index)
     if not advanced:
-        read_index(t, index_tuple(t, index), &w)
+        read_index(t, index, &w)
     if is_number(value):
         v = number_tensor(value, t.v.dtype, b"setitem")
     else:
@@ -182,16 +186,301 @@ cdef int set_item(Tensor t, object index, object value) except -1:
         v = cast_for_write(v, t.v.dtype, "setitem")
     check_write(t, "setitem")  # now: making a tensor of value may have run the caller's code
     if advanced:
-        return rebind(t, _advanced.put(t, index, v))
-    target = value_raw(w.ndim)
-    if target == NULL:
-        raise MemoryError()
+        return set_advanced(t, index, v)
+    target = shape_only(w.ndim, w.shape, t.v.dtype)
     try:
-        target.dtype = t.v.dtype
-        memcpy(target.shape, w.shape, w.ndim * sizeof(int64_t))
         v = op_broadcast_for_write(v, target, "setitem")
     finally:
         value_release(target)
     r = op_assign(t, w.params, v, value_is_mine(t.v) and v.v != t.v)
     rebind(t, r)
     return 0
+
+
+# ---- advanced indices
+
+cdef struct Picks:
+    Window w                     # everything but the arrays, which take their axes as they are
+    bint whole                   # the window is the tensor itself
+    bint front                   # the arrays are apart: their axes come first
+    int n                        # arrays
+    int at[64]                   # of each: the first axis of the window that it is for,
+    int wide[64]                 # how many there are,
+    int axis[64]                 # and which one of the tensor that is
+    bint masked                  # there was a mask
+
+
+cdef Tensor array_index(object i, int axis, int64_t extent):
+    """An index that selects element by element as a tensor of integers or bool."""
+    cdef Tensor t
+    if isinstance(i, Tensor):
+        t = i
+    elif isinstance(i, _ndarray) and i.dtype.kind not in "biu":
+        raise errors.TensorIndexError("[index] index arrays must be integers or bool, got dtype "
+                                      f"{i.dtype}. Use .astype('int64').")
+    elif isinstance(i, _ndarray) and i.dtype not in _numpy_codes:
+        return index_tensor(i, axis, extent, b"index")
+    else:
+        t = as_tensor(i)
+        if t.v.size == 0 and is_float(t.v.dtype):
+            return op_astype(t, TPF_INT64)  # an empty list says nothing about its dtype
+    if is_float(t.v.dtype):
+        raise errors.TensorIndexError(f"[index] index arrays must be integers or bool, got dtype "
+                                      f"{dtype_name(t.v.dtype)}. Use .astype('int64').")
+    return t
+
+
+cdef list read_picks(Tensor t, object index, Picks *p):
+    """What an advanced index says, and its arrays: masks have become positions."""
+    cdef list parts = []
+    cdef list basic = []
+    cdef list arrays = []
+    cdef int used = 0
+    cdef int dots = 0
+    cdef int axis = 0
+    cdef int run = 0             # 1: among arrays and ints, 2: behind them
+    cdef int n = 0               # axes of the window
+    cdef Tensor m
+    p.n = 0
+    p.whole = True
+    p.front = p.masked = False
+    if isinstance(index, Tensor) and t.v.ndim and (<Tensor>index).v.dtype != TPF_BOOL and (<Tensor>index).v.ndim:
+        p.n, p.at[0], p.wide[0], p.axis[0] = 1, 0, 1, 0
+        return [array_index(index, 0, 0)]
+    for i in index if isinstance(index, tuple) else (index,):
+        if i is Ellipsis:
+            dots += 1
+        elif isinstance(i, _ndarray) and i.ndim == 0 and i.dtype.kind in "iu":
+            i = int(i)
+            used += 1
+        elif is_array_index(i):
+            m = array_index(i, used, t.v.shape[used] if used < t.v.ndim else 0)
+            used += m.v.ndim if m.v.dtype == TPF_BOOL else 1
+            i = m
+        elif i is not None:
+            used += 1
+        parts.append(i)
+    check_length(t, used, dots)
+    if not dots:
+        parts.append(Ellipsis)
+    for i in parts:
+        if isinstance(i, Tensor) and is_array_index(i):
+            m = i
+            p.front = p.front or run == 2
+            run = 1
+            p.at[p.n], p.axis[p.n], p.wide[p.n] = n, axis, 1
+            if m.v.dtype == TPF_BOOL:
+                m = mask_index(t, m, axis)
+                p.masked = True
+                p.wide[p.n] = (<Tensor>i).v.ndim
+            arrays.append(m)
+            if p.wide[p.n] == 0:  # of a 0-d mask: an axis of size 1 of its own
+                p.wide[p.n] = 1
+                p.whole = False
+                basic.append(None)
+                n += 1
+            else:
+                for _ in range(p.wide[p.n]):
+                    basic.append(_everything)
+                axis += p.wide[p.n]
+                n += p.wide[p.n]
+            p.n += 1
+            continue
+        if i is Ellipsis:
+            basic.extend([_everything] * (t.v.ndim - used))
+            axis += t.v.ndim - used
+            n += t.v.ndim - used
+            run = 2 if run == 1 and dots else run
+            continue
+        basic.append(i)
+        if i is None or PySlice_Check(i):
+            run = 2 if run == 1 else run
+            n += 1
+            axis += i is not None
+            p.whole = p.whole and i is not None and i == _everything
+        else:
+            p.front = p.front or run == 2
+            run = 1
+            axis += 1
+            p.whole = False
+    if not p.whole:
+        read_index(t, tuple(basic), &p.w)
+    return arrays
+
+
+cdef object _everything = slice(None)
+
+
+cdef Tensor mask_index(Tensor t, Tensor mask, int axis):
+    """The positions that a mask selects from the axes that it is for."""
+    cdef int d
+    for d in range(mask.v.ndim):
+        if mask.v.shape[d] != t.v.shape[axis + d]:
+            raise errors.TensorIndexError(f"[index] a mask of shape {shape_of(mask.v)} does not fit axes {axis} to "
+                                          f"{axis + mask.v.ndim - 1} of a tensor of shape {shape_of(t.v)}.")
+    return op_nonzero(mask, True)
+
+
+cdef int places_picked(tpf_places *q, Tensor x, Picks *p, list arrays, int *lo, int *hi) except -1:
+    """The places, within axes lo .. hi-1 of the window x, of all arrays together; returns how many axes these have."""
+    cdef int64_t shape[64]
+    cdef int64_t steps[64]
+    cdef bint named[64]
+    cdef int ndim = 0
+    cdef int i, d, s, both
+    cdef Tensor a
+    for i in range(p.n):
+        a = arrays[i]
+        ndim = a.v.ndim if a.v.ndim > ndim else ndim
+    for d in range(ndim):
+        shape[d] = 1
+    for i in range(p.n):
+        a = arrays[i]
+        for s in range(a.v.ndim):
+            d = s + ndim - a.v.ndim
+            if shape[d] == 1:
+                shape[d] = a.v.shape[s]
+            elif a.v.shape[s] != shape[d] and a.v.shape[s] != 1:
+                shapes = ", ".join([str(shape_of((<Tensor>b).v)) for b in arrays])
+                raise errors.TensorIndexError(f"[index] index arrays of shapes {shapes} do not broadcast together.")
+    lo[0], hi[0] = p.at[0], p.at[p.n - 1] + p.wide[p.n - 1]
+    for d in range(lo[0], hi[0]):
+        named[d] = False
+        steps[d] = extent_of(x.v, d + 1, hi[0])
+    for i in range(p.n):
+        for d in range(p.at[i], p.at[i] + p.wide[i]):
+            named[d] = True
+    both = ndim
+    for d in range(lo[0], hi[0]):
+        if not named[d]:
+            if both == TPF_MAX_NDIM:
+                raise errors.TensorIndexError(f"[index] the result would have more than {TPF_MAX_NDIM} dimensions.")
+            shape[both] = x.v.shape[d]
+            both += 1
+    places_start(q, both, shape)
+    both = ndim
+    for d in range(lo[0], hi[0]):
+        if not named[d]:
+            q.coef[both] = steps[d]
+            both += 1
+    for i in range(p.n):
+        a = arrays[i]
+        d = p.at[i] + p.wide[i]
+        places_add(q, a.v, ndim, extent_of(x.v, p.at[i], d), steps[d - 1])
+    return ndim
+
+
+cdef Tensor move_picked(Tensor y, int lo, int ndim, bint back):
+    """y with the axes lo .. lo+ndim-1, those of the arrays, in front; or put back from there."""
+    cdef int axes[64]
+    cdef int d
+    for d in range(y.v.ndim):
+        if d < ndim:
+            axes[d] = d + lo
+        elif d < ndim + lo:
+            axes[d] = d - ndim
+        else:
+            axes[d] = d
+    if back:
+        for d in range(y.v.ndim):
+            axes[d] = d + ndim if d < lo else d - lo if d < lo + ndim else d
+    return op_permute(y, axes)
+
+
+cdef Tensor rows_at(Tensor t, Tensor idx):
+    """t at integers along its first axis."""
+    cdef tpf_places q
+    cdef int axis = 0
+    places_start(&q, idx.v.ndim, idx.v.shape)
+    places_add(&q, idx.v, idx.v.ndim, t.v.shape[0], 1)
+    return gather(t, 0, 1, &q, [idx], idx.v.ndim, &axis, b"index")
+
+
+cdef Tensor get_advanced(Tensor t, object index):
+    cdef Picks p
+    cdef tpf_places q
+    cdef int lo, hi, ndim
+    cdef list arrays = read_picks(t, index, &p)
+    cdef Tensor x = t if p.whole else op_window(t, p.w.params, p.w.ndim, p.w.shape, p.w.axis)
+    if p.n == 0:  # 0-d arrays
+        return x
+    ndim = places_picked(&q, x, &p, arrays, &lo, &hi)
+    x = gather(x, lo, hi, &q, arrays, ndim, p.axis, b"index")
+    return move_picked(x, lo, ndim, False) if p.front and lo else x
+
+
+cdef int set_advanced(Tensor t, object index, Tensor v) except -1:
+    """t with v, of t's dtype, at index; where an element is named more than once, the last one wins."""
+    cdef Picks p
+    cdef tpf_places q
+    cdef int64_t shape[64]
+    cdef int lo, hi, ndim, d, n
+    cdef list arrays
+    cdef Tensor x, idx, r
+    cdef Value *like
+    cdef bint mine
+    if v.v.size == 1 and v.v.ndim == 0 and isinstance(index, Tensor) and (<Tensor>index).v.dtype == TPF_BOOL:
+        if same_shape((<Tensor>index).v, t.v):
+            return rebind(t, call3(OP_WHERE, index, v, t))
+    arrays = read_picks(t, index, &p)
+    x = t if p.whole else op_window(t, p.w.params, p.w.ndim, p.w.shape, p.w.axis)
+    if p.n == 0:  # 0-d arrays
+        return rebind(t, op_assign(t, p.w.params, op_broadcast_for_write(v, x.v, "setitem"), False))
+    ndim = places_picked(&q, x, &p, arrays, &lo, &hi)
+    n = 0
+    for d in range(lo):
+        shape[n] = x.v.shape[d]
+        n += 1
+    for d in range(q.ndim):
+        if n < TPF_MAX_NDIM:
+            shape[n] = q.shape[d]
+        n += 1
+    for d in range(hi, x.v.ndim):
+        if n < TPF_MAX_NDIM:
+            shape[n] = x.v.shape[d]
+        n += 1
+    if n > TPF_MAX_NDIM:
+        raise errors.TensorIndexError(f"[index] what is written would have more than {TPF_MAX_NDIM} dimensions.")
+    like = shape_only(n, shape, t.v.dtype)
+    try:
+        if p.front and lo:
+            v = spread_in_front(v, like, lo, ndim)
+        else:
+            v = op_broadcast_for_write(v, like, "setitem")
+    finally:
+        value_release(like)
+    idx = op_places(&q, arrays, ndim, p.axis, b"index")
+    mine = p.whole and value_is_mine(t.v) and v.v.buf != t.v.buf
+    if mine and hi - lo == 1 and not (wants_record(thread_state(), t.node, t.v.dtype)
+                                      or wants_record(thread_state(), v.node, t.v.dtype)):
+        return rebind(t, op_put(t, idx, v, lo, p.masked and p.n == 1, True))
+    r = op_put(merge_axes(x, lo, hi), idx, v, lo, p.masked and p.n == 1, False)
+    r = reshape_like(r, x.v)
+    if p.whole:
+        return rebind(t, r)
+    return rebind(t, op_assign(t, p.w.params, r, False))
+
+
+cdef Value *shape_only(int ndim, const int64_t *shape, int dtype) except NULL:
+    """A shape and a dtype, to compare with."""
+    cdef Value *v = value_raw(ndim)
+    if v == NULL:
+        raise MemoryError()
+    v.dtype = dtype
+    memcpy(v.shape, shape, ndim * sizeof(int64_t))
+    return v
+
+
+cdef Tensor spread_in_front(Tensor v, Value *like, int lo, int ndim):
+    """v stretched for a write to axes of like of which lo .. lo+ndim-1 stand in front, and these put back."""
+    cdef int64_t shape[64]
+    cdef Value *front
+    cdef int d
+    for d in range(like.ndim):
+        shape[d] = like.shape[d + lo] if d < ndim else like.shape[d - ndim] if d < ndim + lo else like.shape[d]
+    front = shape_only(like.ndim, shape, like.dtype)
+    try:
+        v = op_broadcast_for_write(v, front, "setitem")
+    finally:
+        value_release(front)
+    return move_picked(v, lo, ndim, True)

@@ -36,8 +36,10 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         if needs(w, e, 0):
             w.push_tensor(e.src[0], g, vals[0])
         if needs(w, e, 2):
-            w.push_tensor(e.src[2], op_take(g, wrap(value_share(vals[1]), NULL), <int>e.params[1]), vals[2])
+            w.push_tensor(e.src[2], op_take(g, with_node(vals[1], e.src[1]), <int>e.params[1]), vals[2])
         return 0
+    if op == OP_PUT:
+        return put_vjp(w, e, vals, g)
     if op == OP_MATMUL:
         return matmul_vjp(w, e, vals, g)
     if op == OP_TAKE:
@@ -239,8 +241,38 @@ cdef int take_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     if not w.composed and value_is_mine(had.v):
         scatter_into(had.v, vals[1], g.v, axis)
     else:
-        had = op_scatter_add(had, wrap(value_share(vals[1]), NULL), g, axis)
+        had = op_scatter_add(had, with_node(vals[1], e.src[1]), g, axis)
     return w.push_tensor(e.src[0], had, vals[0])
+
+
+cdef int put_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
+    """To what was there: g with what was written over cleared; to what was written: g at the indices, where it was not
+    written over itself."""
+    cdef int axis = <int>e.params[1]
+    cdef Tensor idx = with_node(vals[1], e.src[1])
+    cdef Tensor v, zeros
+    if needs(w, e, 2):
+        v = op_take(g, idx, axis)
+        if not e.params[2]:
+            v = call3(OP_WHERE, last_writers(idx, g.v.shape[axis], g.v.ndim - 1 - axis), v, 0)
+        w.push_tensor(e.src[2], v, vals[2])
+    if needs(w, e, 0):
+        zeros = taken_shape(wrap(zeros_value(0, NULL, g.v.dtype), NULL), g.v, idx.v, axis)
+        w.push_tensor(e.src[0], op_put(g, idx, zeros, axis, True, not w.composed and value_is_mine(g.v)), vals[0])
+    return 0
+
+
+cdef Tensor taken_shape(Tensor t, Value *x, Value *idx, int axis):
+    """t stretched to the shape of x taken at idx along axis."""
+    cdef int64_t shape[64]
+    cdef int d
+    for d in range(axis):
+        shape[d] = x.shape[d]
+    for d in range(idx.ndim):
+        shape[axis + d] = idx.shape[d]
+    for d in range(axis + 1, x.ndim):
+        shape[d - 1 + idx.ndim] = x.shape[d]
+    return op_broadcast(t, x.ndim - 1 + idx.ndim, shape)
 
 
 cdef int matmul_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:

@@ -209,17 +209,17 @@ cdef int64_t *params_copy(const int64_t *params) except NULL:
 
 cdef Tensor op_window(Tensor x, const int64_t *params, int ndim, const int64_t *shape, const int64_t *strides_from):
     """x at a basic index. shape: of the result; strides_from[d]: the axis of x behind axis d, or -1 for a new one."""
-    cdef Value *w = window_view(x.v, params)
-    cdef Value *v
+    cdef Value *v = value_view(x.v, ndim)
+    cdef int64_t a
     cdef int d
-    try:
-        v = value_view(w, ndim)
-        for d in range(ndim):
-            v.shape[d] = shape[d]
-            v.strides[d] = w.strides[strides_from[d]] if strides_from[d] >= 0 else 0
-        view_done(v)
-    finally:
-        value_release(w)
+    for d in range(x.v.ndim if x.v.size else 0):
+        if params[4 * d + 3] > 0:
+            v.data += params[4 * d + 1] * x.v.strides[d]
+    for d in range(ndim):
+        a = strides_from[d]
+        v.shape[d] = shape[d]
+        v.strides[d] = params[4 * a + 2] * x.v.strides[a] if a >= 0 and x.v.size else 0
+    view_done(v)
     return recorded1(OP_GETITEM, x, v, params)
 
 
@@ -405,163 +405,32 @@ cdef Tensor narrow(Tensor x, int axis, int64_t start, int64_t count):
     return op_window(x, params, x.v.ndim, shape, axes)
 
 
-# ---- gather and scatter
-
-
-cdef Tensor checked_indices(object indices, int64_t extent, int axis, const char *op):
-    """indices as a contiguous int64 tensor of values 0 .. extent-1."""
-    if (isinstance(indices, (_ndarray, _np_generic)) and indices.dtype.kind in "iu"
-            and indices.dtype not in _numpy_codes):
-        if indices.size and indices.max() > LARGEST:
-            raise errors.TensorIndexError(f"[{op.decode()}] index {indices.max()} is out of range for axis {axis} of "
-                                          f"size {extent}.")
-        indices = indices.astype("int64")
-    cdef Tensor t = as_tensor(indices)
-    cdef Value *raw
-    cdef Value *out
-    cdef int64_t bad
-    if t.v.size == 0 and not isinstance(indices, Tensor) and is_float(t.v.dtype):
-        t = op_astype(t, TPF_INT64)  # an empty list says nothing about its dtype
-    if is_float(t.v.dtype) or t.v.dtype == TPF_BOOL:
-        raise errors.DTypeError(f"[{op.decode()}] indices must be integers, got dtype {dtype_name(t.v.dtype)}. "
-                                "Use .astype('int64').")
+cdef list slices_along(Tensor x, int axis):
+    """The slices of x along an axis, without that axis."""
     cdef ThreadState *ts = thread_state()
-    cdef Entry *e = NULL
-    raw = value_contiguous(t.v)
-    try:
-        out = value_new(raw.ndim, raw.shape, TPF_INT64)
-        bad = tpf_normalise_indices(<int64_t *>out.data, raw.data, raw.dtype, raw.size, extent)
-        if bad >= 0:
-            value_release(out)
-            index = (<Tensor>wrap(value_reshape(raw, 1, &raw.size), NULL)).tolist()[bad]
-            raise errors.TensorIndexError(f"[{op.decode()}] index {index} is out of range for axis {axis} of size "
-                                          f"{extent}.")
-    finally:
-        value_release(raw)
-    if ts.flags & T_TAPE:
-        try:
-            e = record(ts, OP_INDICES, 1, &t.node, &t.v, out, 0)
-            e.params = params_new(2)
-        except:
-            value_release(out)
-            entry_release(e)
-            raise
-        e.params[1], e.params[2] = extent, axis
-    return wrap(out, e)
-
-
-cdef void around_axis(Value *x, int axis, int64_t *outer, int64_t *inner) noexcept:
-    """The products of the extents before and after axis."""
+    cdef bint recorded = wants_record(ts, x.node, x.v.dtype)
+    cdef int64_t params[257]
+    cdef int64_t i
     cdef int d
-    outer[0] = 1
-    inner[0] = 1
-    for d in range(x.ndim if x.size else 0):
-        if d < axis:
-            outer[0] *= x.shape[d]
-        elif d > axis:
-            inner[0] *= x.shape[d]
-
-
-cdef void take_strided(Value *y, Value *x, Value *idx, int axis) noexcept:
-    """A few indices of a table that is not contiguous: slice by slice, so that the table need not be packed."""
-    cdef int64_t shape[64]
-    cdef int64_t to[64]
-    cdef int64_t step[64]
-    cdef int64_t inner = tpf_itemsize(x.dtype)
-    cdef int64_t k
-    cdef int d
-    cdef int n = 0
-    if y.size == 0:
-        return
-    for d in range(x.ndim):
-        if d != axis:
-            shape[n], step[n] = x.shape[d], x.strides[d]
-            to[n] = y.strides[d if d < axis else d - 1 + idx.ndim]
-            n += 1
-        if d > axis:
-            inner *= x.shape[d]
-    for k in range(idx.size):
-        tpf_copy(y.data + k * inner, to, x.data + (<int64_t *>idx.data)[k] * x.strides[axis], step,
-                 tpf_itemsize(x.dtype), n, shape)
-
-
-cdef Tensor op_take(Tensor x, Tensor idx, int axis):
-    """x at idx (checked) along axis."""
-    cdef ThreadState *ts = thread_state()
-    cdef int64_t shape[64]
-    cdef int64_t outer, inner
-    cdef int ndim = x.v.ndim - 1 + idx.v.ndim
-    cdef int d
-    cdef Value *src
-    cdef Value *y
-    cdef Entry *e = NULL
-    cdef Value *vals[2]
-    cdef Entry *nodes[2]
-    if ndim > TPF_MAX_NDIM:
-        raise errors.ShapeError(f"[take] the result would have {ndim} dimensions, more than {TPF_MAX_NDIM}.")
-    for d in range(ndim):
-        shape[d] = (x.v.shape[d] if d < axis else idx.v.shape[d - axis] if d < axis + idx.v.ndim
-                    else x.v.shape[d - idx.v.ndim + 1])
-    around_axis(x.v, axis, &outer, &inner)
-    if x.v.contiguous or idx.v.size >= x.v.shape[axis]:
-        src = value_contiguous(x.v)
-        try:
-            y = value_new(ndim, shape, x.v.dtype)
-            if y.size:
-                tpf_take(y.data, src.data, <int64_t *>idx.v.data, outer, x.v.shape[axis], idx.v.size,
-                         inner * tpf_itemsize(x.v.dtype))
-        finally:
-            value_release(src)
-    else:
-        y = value_new(ndim, shape, x.v.dtype)
-        take_strided(y, x.v, idx.v, axis)
-    if wants_record(ts, x.node, y.dtype):
-        vals[0], vals[1] = x.v, idx.v
-        nodes[0], nodes[1] = x.node, idx.node
-        try:
-            e = record(ts, OP_TAKE, 2, nodes, vals, y, SAVE_B)
-            e.params = params_new(1)
-        except:
-            value_release(y)
-            entry_release(e)
-            raise
-        e.params[1] = axis
-    return wrap(y, e)
-
-
-cdef int scatter_into(Value *y, Value *idx, Value *updates, int axis) except -1:
-    """y[..., idx[k], ...] += updates[..., k, ...] in the order of k; y is ours to write and contiguous."""
-    cdef int64_t outer, inner
-    cdef Value *src = value_contiguous(updates)
-    ensure_writable(y)
-    around_axis(y, axis, &outer, &inner)
-    if src.size:
-        kernels.scatter_add[y.dtype](y.data, <int64_t *>idx.data, src.data, outer, y.shape[axis], idx.size, inner)
-    value_release(src)
-    return 0
-
-
-cdef Tensor op_scatter_add(Tensor x, Tensor idx, Tensor updates, int axis):
-    """x with updates (of take's shape, x's dtype) added at idx (checked) along axis."""
-    cdef ThreadState *ts = thread_state()
-    cdef Value *y
-    cdef Value *vals[3]
-    cdef Entry *nodes[3]
-    cdef Entry *e = NULL
-    if kernels.scatter_add[x.v.dtype] == NULL:
-        raise errors.DTypeError(f"[scatter_add] is not defined for dtype {dtype_name(x.v.dtype)}. "
-                                "Cast with .astype first.")
-    y = value_copy(x.v)
-    try:
-        scatter_into(y, idx.v, updates.v, axis)
-        if wants_record(ts, x.node, y.dtype) or wants_record(ts, updates.node, y.dtype):
-            vals[0], vals[1], vals[2] = x.v, idx.v, updates.v
-            nodes[0], nodes[1], nodes[2] = x.node, idx.node, updates.node
-            e = record(ts, OP_SCATTER_ADD, 3, nodes, vals, y, SAVE_B)
-            e.params = params_new(1)
-            e.params[1] = axis
-    except:
-        value_release(y)
-        entry_release(e)
-        raise
-    return wrap(y, e)
+    cdef Value *x_v = x.v
+    cdef Value *v
+    cdef list out = []
+    if recorded:
+        params[0] = 4 * x_v.ndim
+        for d in range(x_v.ndim):
+            params[4 * d + 1], params[4 * d + 2] = 0, 1
+            params[4 * d + 3] = 1 if d == axis else x_v.shape[d]
+            params[4 * d + 4] = x_v.shape[d]
+    for i in range(x_v.shape[axis]):
+        v = value_view(x_v, x_v.ndim - 1)
+        v.data += i * x_v.strides[axis]
+        for d in range(v.ndim):
+            v.shape[d] = x_v.shape[d + (d >= axis)]
+            v.strides[d] = x_v.strides[d + (d >= axis)]
+        view_done(v)
+        if recorded:
+            params[4 * axis + 1] = i
+            out.append(recorded1(OP_GETITEM, x, v, params))
+        else:
+            out.append(wrap(v, NULL))
+    return out

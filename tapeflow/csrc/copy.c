@@ -1,9 +1,10 @@
-/* Moving elements without looking at them: pack, copy, fill, take; and the check of indices.
+/* Moving elements without looking at them: pack, copy, fill, take.
 
    Strides are in bytes and may be 0 or negative; addresses need no alignment (every access is a
    memcpy of a constant size, which compiles to one move). All shapes are first simplified (`dims`):
    axes of size 1 go, neighbours that one stride describes become one axis. What is left is cut into
    two-dimensional tiles, and `copy_tile` alone chooses the loop. */
+#include "item.h"
 #include "tpf.h"
 
 #include <string.h>
@@ -16,20 +17,6 @@ typedef struct {
     int ndim;
     int64_t shape[TPF_MAX_NDIM + 2], dst[TPF_MAX_NDIM + 2], src[TPF_MAX_NDIM + 2];
 } dims;
-
-/* Calls a statement with the item size as a constant, so that its memcpy becomes a move. */
-#define FOR_ITEM(itemsize, call)                  \
-    do {                                          \
-        switch (itemsize) {                       \
-        case 1: { enum { SIZE = 1 }; call; } break; \
-        case 4: { enum { SIZE = 4 }; call; } break; \
-        case 8: { enum { SIZE = 8 }; call; } break; \
-        default: {                                \
-            const size_t SIZE = (size_t)(itemsize); \
-            call;                                 \
-        }                                         \
-        }                                         \
-    } while (0)
 
 TPF_INLINE void move_run(char *dst, int64_t dst_stride, const char *src, int64_t src_stride, size_t size, int64_t n) {
     for (int64_t i = 0; i < n; i++)
@@ -349,31 +336,4 @@ void tpf_take(void *y, const void *x, const int64_t *idx, int64_t outer, int64_t
         take_range(&job, 0, count);
     else
         tpf_parallel(take_range, &job, count, grain < 1 ? 1 : grain);
-}
-
-/* ---- indices ---- */
-
-#define WRAP(type)                                       \
-    for (int64_t i = 0; i < m; i++) {                    \
-        type item;                                       \
-        memcpy(&item, p + i * (int64_t)sizeof item, sizeof item); \
-        int64_t v = (int64_t)item;                       \
-        v += v < 0 ? n : 0;                              \
-        out[i] = v;                                      \
-        bad |= (uint64_t)v >= (uint64_t)n;               \
-    }
-
-int64_t tpf_normalise_indices(int64_t *out, const void *idx, int dtype, int64_t m, int64_t n) {
-    const char *p = idx;
-    int bad = 0;
-    switch (dtype) {
-    case TPF_BOOL:
-    case TPF_UINT8: WRAP(uint8_t); break;
-    case TPF_INT32: WRAP(int32_t); break;
-    default: WRAP(int64_t); break;
-    }
-    if (!bad) return -1;
-    for (int64_t i = 0; i < m; i++) /* out may be idx, so the wrapped value is asked: it is out of range as well */
-        if ((uint64_t)out[i] >= (uint64_t)n) return i;
-    return -1;
 }

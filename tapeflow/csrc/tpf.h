@@ -89,8 +89,38 @@ void tpf_fill(void *dst, const void *value, int itemsize, int64_t n);
 /* y (outer, m, inner) <- x (outer, n, inner) at idx (checked, 0..n-1); inner in bytes. */
 void tpf_take(void *y, const void *x, const int64_t *idx, int64_t outer, int64_t n, int64_t m,
               int64_t inner_bytes);
-/* out <- idx (any integer dtype) with negative ones wrapped; -1, or the position of the first one out of range. */
-int64_t tpf_normalise_indices(int64_t *out, const void *idx, int dtype, int64_t m, int64_t n);
+
+/* ---- gather.c: positions = steps along axes + wrapped indices times their strides ---- */
+typedef struct {
+    const char *data;
+    int64_t strides[TPF_MAX_NDIM]; /* bytes, along the axes of the places */
+    int64_t extent, times;
+    int dtype;
+} tpf_index;
+
+typedef struct {
+    int ndim, nidx;
+    int64_t shape[TPF_MAX_NDIM], coef[TPF_MAX_NDIM];
+    tpf_index index[TPF_MAX_NDIM];
+} tpf_places;
+
+/* The same places with as few axes as will do. Before any of the following. */
+void tpf_places_simplify(tpf_places *p);
+/* Positions begin .. end (C order) of the places into out. Returns whether an index was out of range. */
+int tpf_place(const tpf_places *p, int64_t *out, int64_t begin, int64_t end);
+/* All of them, with threads. */
+int tpf_place_all(const tpf_places *p, int64_t *out, int64_t size);
+/* y (size, inner) <- x (any, inner) at the places; returns whether an index was out of range. */
+int tpf_gather(void *y, const void *x, const tpf_places *p, int64_t size, int64_t inner_bytes);
+/* y (outer, n, inner) at positions at <- v, whose rows for each position are step bytes apart (0: the same). */
+void tpf_put(void *y, const int64_t *at, const void *v, int64_t outer, int64_t n, int64_t m, int64_t inner_bytes,
+             int64_t step);
+int64_t tpf_count_true(const uint8_t *mask, int64_t n);
+/* The positions of the `count` elements that are true. */
+void tpf_true_positions(int64_t *out, const uint8_t *mask, int64_t n, int64_t count);
+/* y <- the elements of x where mask is true, count of them. */
+void tpf_compress(void *y, const void *x, const uint8_t *mask, int64_t n, int64_t count, int itemsize);
+void tpf_unravel(int64_t *out, const int64_t *at, int64_t count, int ndim, const int64_t *shape);
 
 /* One instruction of a program of 0-d values (scalar.h). Some take a second one, which holds what does not fit. */
 typedef struct {
