@@ -349,30 +349,6 @@ def eye(
     return t.requires_grad_() if requires_grad else t
 
 
-def tril(x: Any, k: int = 0) -> Tensor:
-    """The lower triangle of the last two axes: elements above the k-th diagonal are 0.
-
-    >>> tp.tril(tp.ones((2, 2))).tolist()
-    [[1.0, 0.0], [1.0, 1.0]]
-    """
-    x = asarray(x)
-    return _core.where(_triangle(x, k, "tril"), x, 0)
-
-
-def triu(x: Any, k: int = 0) -> Tensor:
-    """The upper triangle of the last two axes: elements below the k-th diagonal are 0."""
-    x = asarray(x)
-    return _core.where(_triangle(x, k - 1, "triu"), 0, x)
-
-
-def _triangle(x: Tensor, k: int, op: str) -> np.ndarray[Any, Any]:
-    if x.ndim < 2:
-        raise errors.ShapeError(f"[{op}] expected at least two axes, got shape {x.shape}.")
-    rows, columns = x.shape[-2:]
-    with allocation(op, f"a mask of {rows} x {columns}"):
-        return np.tri(rows, columns, max(-rows - 1, min(k, columns)), dtype=np.bool_)
-
-
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
     """Coordinate tensors of a grid from 1-D coordinates; "xy": the first varies along axis 1, "ij": along axis 0.
 

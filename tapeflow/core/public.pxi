@@ -248,6 +248,14 @@ cdef list tensor_list(object xs, str op):
     xs = list(xs)
     if not xs:
         raise errors.ShapeError(f"[{op}] expected at least one tensor.")
+    if isinstance(xs[0], Tensor):  # the frequent case: tensors of one dtype
+        dtype = (<Tensor>xs[0]).v.dtype
+        for x in xs:
+            if not isinstance(x, Tensor) or (<Tensor>x).v.dtype != dtype:
+                dtype = -1
+                break
+        else:
+            return xs
     # Python numbers are weak here, too
     for x in xs:
         if not is_number(x):
