@@ -22,7 +22,7 @@ except ImportError as error:
         "Build it: `make build` in the checkout, or `pip install .`"
     ) from error
 
-from tapeflow import _composed, _creation, transforms
+from tapeflow import _composed, _creation, ordering, transforms
 from tapeflow._hash import table_hash as _table_hash
 
 if _table_hash() != _core.TABLE_HASH:
@@ -30,7 +30,7 @@ if _table_hash() != _core.TABLE_HASH:
         f"tapeflow's compiled core was built from another op table ({_core.TABLE_HASH}, now {_table_hash()}). "
         "Rebuild it: `make build` in the checkout, or `pip install .`"
     )
-_core.bind(_creation, transforms, _composed)
+_core.bind(_creation, transforms, _composed, ordering)
 
 from tapeflow import errors, random  # noqa: E402
 from tapeflow._core import (  # noqa: E402
@@ -44,6 +44,7 @@ from tapeflow._core import (  # noqa: E402
     any,
     argmax,
     argmin,
+    argsort,
     argwhere,
     array_split,
     asin,
@@ -162,6 +163,7 @@ from tapeflow._core import (  # noqa: E402
     round,
     rsqrt,
     scatter_add,
+    searchsorted,
     set_default_dtype,
     set_num_threads,
     sigmoid,
@@ -173,6 +175,7 @@ from tapeflow._core import (  # noqa: E402
     smul,
     softmax,
     softplus,
+    sort,
     split,
     sqrt,
     square,
@@ -188,6 +191,8 @@ from tapeflow._core import (  # noqa: E402
     tan,
     tanh,
     tile,
+    top_k,
+    topk,
     tril,
     triu,
     trunc,
@@ -251,11 +256,6 @@ from tapeflow.manipulation import (  # noqa: E402
     select,
 )
 from tapeflow.ordering import (  # noqa: E402
-    argsort,
-    searchsorted,
-    sort,
-    top_k,
-    topk,
     unique_values,
 )
 from tapeflow.reductions import (  # noqa: E402

@@ -33,6 +33,9 @@ include "optable.pxi"
 cdef extern from "Python.h":
     void *PyEval_GetFrame()
     Py_ssize_t Py_REFCNT(object)
+    enum:
+        PyBUF_WRITE
+    object PyMemoryView_FromMemory(char *, Py_ssize_t, int)
     bint PyFloat_CheckExact(object)
     bint PyLong_CheckExact(object)
     bint PyBool_Check(object)
@@ -145,6 +148,10 @@ cdef extern from "platform.h" nogil:
     int64_t tpf_count_true(const uint8_t *, int64_t)
     void tpf_true_positions(int64_t *, const uint8_t *, int64_t, int64_t)
     void tpf_compress(void *, const void *, const uint8_t *, int64_t, int64_t, int)
+    void tpf_order_rows(int64_t *, const void *, int, int, int64_t, int64_t, int64_t, int)
+    void tpf_sort_rows(void *, const void *, int, int, int64_t, int64_t, int)
+    bint tpf_has_negative_zero(const void *, int, int64_t)
+    void tpf_search(int64_t *, const void *, int64_t, const void *, int64_t, int, int)
     void tpf_unravel(int64_t *, const int64_t *, int64_t, int, const int64_t *)
     void tpf_set_num_threads(int)
     int tpf_get_num_threads()
@@ -197,6 +204,7 @@ cdef object _np_bool = numpy.bool_
 cdef object _creation = None
 cdef object _transforms = None
 cdef object _composed = None
+cdef object _ordering = None
 
 
 def _freeze_tape(*args, **options):
@@ -204,10 +212,10 @@ def _freeze_tape(*args, **options):
     return freeze_tape(*args, **options)
 
 
-def bind(creation, transforms, composed):
+def bind(creation, transforms, composed, ordering):
     """Give the core the Python modules that it calls."""
-    global _creation, _transforms, _composed
-    _creation, _transforms, _composed = creation, transforms, composed
+    global _creation, _transforms, _composed, _ordering
+    _creation, _transforms, _composed, _ordering = creation, transforms, composed, ordering
 
 
 cdef struct Chunk
@@ -236,4 +244,5 @@ include "core/public.pxi"
 include "core/execute.pxi"
 include "core/executor.pxi"
 include "core/moves.pxi"
+include "core/order.pxi"
 include "functions.pxi"

@@ -132,6 +132,15 @@ typedef struct {
     uint32_t unused;
     void (*function)(void); /* the loop or cast of an instruction without a label of its own */
 } tpf_scalar_more;
+/* ---- order.c: stable, NaN last; rows of at most 64 elements ---- */
+/* order (rows, first) <- the indices of the first elements of each row of x (rows, n). */
+void tpf_order_rows(int64_t *order, const void *x, int itemsize, int dtype, int64_t rows, int64_t n, int64_t first,
+                    int descending);
+void tpf_sort_rows(void *y, const void *x, int itemsize, int dtype, int64_t rows, int64_t n, int descending);
+int tpf_has_negative_zero(const void *x, int dtype, int64_t n);
+/* y (m) <- how many of the n elements of table, in order, come before each x; those equal to it too, for right. int64,
+   float32 or float64. */
+void tpf_search(int64_t *y, const void *table, int64_t n, const void *x, int64_t m, int dtype, int right);
 
 #include "optable.h" /* generated: opcodes and the per-op facts */
 
