@@ -2,6 +2,7 @@
 gradients by the adjoint identity <w, x[i]> = <grad, x>, writes that touch one object only, indices out of range."""
 
 import itertools
+import re
 
 import numpy as np
 import pytest
@@ -849,3 +850,148 @@ def test_empty_lists_are_indices(index):
     assert t[index].shape == want.shape
     t[index] = 7.0
     assert t.tolist() == a.tolist()
+
+
+# ---- advanced indices
+
+
+@st.composite
+def advanced_index(draw_, shape):
+    """Ints, slices, None, Ellipsis, index arrays that broadcast together and masks, in any mixture that fits shape."""
+    together = draw_(st.sampled_from([(), (1,), (3,), (2, 3), (2, 1), (0,)]))
+    parts, axis, dots = [], 0, False
+    while axis < len(shape) and len(parts) < 7:
+        n = shape[axis]
+        kind = draw_(st.sampled_from(["int", "slice", "all", "none", "array", "array", "list", "mask", "dots", "stop"]))
+        if kind == "stop" or (kind == "int" and not n):
+            break
+        if kind == "none":
+            parts.append(None)
+            continue
+        if kind == "dots":
+            if not dots:
+                parts.append(...)
+                axis += draw_(st.integers(0, len(shape) - axis))
+                dots = True
+            continue
+        if kind == "int":
+            parts.append(draw_(st.integers(-n, n - 1)))
+        elif kind == "slice":
+            parts.append(draw_(st.slices(n)))
+        elif kind == "all":
+            parts.append(S(None))
+        elif kind == "mask":
+            m = draw_(st.integers(1, min(2, len(shape) - axis)))
+            parts.append(draw_(hnp.arrays(bool, shape[axis : axis + m])))
+            axis += m - 1
+        else:
+            dtype = draw_(st.sampled_from(["int64", "int32"]))
+            each = together if n else (0,)
+            array = draw_(hnp.arrays(dtype, each, elements=st.integers(-n, n - 1) if n else st.just(0)))
+            parts.append(array.tolist() if kind == "list" and array.size and array.ndim else array)
+        axis += 1
+    return tuple(parts)
+
+
+def numpy_reads(x, index):
+    """x[index], or None where NumPy refuses the index."""
+    try:
+        return np.asarray(x[index])
+    except IndexError:
+        return None
+
+
+@given(
+    data=st.data(),
+    shape=hnp.array_shapes(min_dims=1, max_dims=4, min_side=0, max_side=4),
+    layout=st.sampled_from(sorted(LAYOUTS)),
+    dtype=st.sampled_from(DTYPES),
+    tensors=st.booleans(),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_drawn_advanced_indices(data, shape, layout, dtype, tensors, seed):
+    """Reading and writing as NumPy, eager, under a tape and recorded; gradients are the adjoint's, and of elements
+    written twice only the last one counts."""
+    rng = np.random.default_rng(seed)
+    x = draw(rng, shape, dtype, -9, 9)
+    index = data.draw(advanced_index(shape), label="index")
+    want = numpy_reads(x, index)
+    as_given = tuple(tp.tensor(i) if tensors and isinstance(i, np.ndarray) else i for i in index)
+    t = LAYOUTS[layout](x)
+    if want is None:
+        for act in (lambda: t[as_given], lambda: t.__setitem__(as_given, 1)):
+            with pytest.raises(IndexError):
+                act()
+        assert_same(t, x)
+        return
+    assert_same(t[as_given], want)
+    with tp.Tape():
+        assert_same(t[as_given], want)
+    cut = data.draw(st.integers(0, want.ndim))
+    v = draw(rng, want.shape[cut:], dtype, -9, 9)
+    written = x.copy()
+    written[index] = v
+    other = t[...]
+    t[as_given] = tp.tensor(v)
+    assert_same(t, written)
+    assert_same(other, x)
+    if dtype not in FLOATS:
+        return
+    w = rng.uniform(-1, 1, want.shape).astype(dtype)
+    expected = np.zeros_like(x)
+    np.add.at(expected, index, w)
+    close(gradients(lambda a: (a[as_given] * tp.tensor(w)).sum(), x)[0], expected, 1e-5, 1e-5)
+    place = np.full(shape, -1)
+    place[index] = np.arange(want.size).reshape(want.shape)
+    g = rng.uniform(-1, 1, shape).astype(dtype)
+    to_v = np.zeros(want.size, dtype)
+    to_v[place[place >= 0]] = g[place >= 0]
+
+    def write(a, b):
+        y = a * 1
+        y[as_given] = b * 1
+        return (y * tp.tensor(g)).sum()
+
+    got = gradients(write, x, v)
+    assert_same(got[0], np.where(place < 0, g, 0).astype(dtype), zero_sign=False)
+    close(got[1], to_v.reshape(want.shape).sum(tuple(range(cut))).reshape(v.shape), 1e-5, 1e-5)
+
+
+ORDERED = np.array([[3.0, 1.0, 2.0], [0.0, 5.0, 4.0]])
+
+
+@pytest.mark.parametrize(
+    "names,f",
+    [
+        ("argsort", tp.argsort),
+        ("argsort places reshape take", tp.sort),
+        ("argsort places reshape take", lambda x: tp.topk(x, 2)),
+        ("searchsorted", lambda x: tp.searchsorted(tp.tensor([1.0, 2.0]), x)),
+        ("nonzero getitem getitem", tp.nonzero),
+        ("places reshape take", lambda x: x[tp.tensor([0, 1]), tp.tensor([2, -1])]),
+        ("places take", lambda x: x[:, tp.tensor([2, -1])]),
+        ("reshape nonzero take", lambda x: x[tp.tensor(ORDERED > 1)]),
+        ("broadcast_to places put", lambda x: x.__setitem__(tp.tensor([1]), 1.0)),
+        ("places reshape take", lambda x: tp.take_along_axis(x, tp.tensor([[0], [1]]))),
+    ],
+)
+def test_what_is_looked_up_is_an_entry(names, f):
+    """No order, position or mask is a silent constant of the tape."""
+    x = tp.tensor(ORDERED)
+    with tp.Tape() as tape:
+        f(x)
+    assert re.findall(r"= (\w+)\(", str(tape)) == names.split()
+
+
+def test_second_derivatives_of_reads_and_writes():
+    x, v = np.arange(1.0, 7).reshape(2, 3), np.array([0.5, -2.0, 3.0])
+    rows, columns = tp.tensor([0, 1, 0]), tp.tensor([2, 0, 2])
+
+    def write(t, u):
+        y = t * t
+        y[rows, columns] = u * u * u
+        return y * y
+
+    check_vjp(write, x, v, label="write")
+    check_vjp(lambda t: (t * t)[rows, columns] * t[0], x, label="read")
+    check_vjp(lambda t: (t * t)[t > 2.5] ** 2, x, label="mask")

@@ -547,6 +547,8 @@ cdef Tensor repeated_each(Tensor x, const int64_t *counts, int axis):
         if counts[i] > LARGEST - total:
             raise_memory(x.v.ndim, x.v.shape, x.v.dtype)
         total += counts[i]
+    if not recorded_now(x):
+        return repeated_now(x, counts, axis, total)
     at = value_new(1, &total, TPF_INT64)
     p = <int64_t *>at.data
     for i in range(x.v.shape[axis]):
@@ -554,6 +556,23 @@ cdef Tensor repeated_each(Tensor x, const int64_t *counts, int axis):
             p[j] = i
         p += counts[i]
     return op_take(x, wrap(at, NULL), axis)
+
+
+cdef Tensor repeated_now(Tensor x, const int64_t *counts, int axis, int64_t total):
+    cdef int64_t shape[64]
+    cdef int64_t outer, inner
+    cdef Value *src = value_contiguous(x.v)
+    cdef Value *y
+    memcpy(shape, src.shape, src.ndim * sizeof(int64_t))
+    shape[axis] = total
+    around_axis(src, axis, &outer, &inner)
+    try:
+        y = value_new(src.ndim, shape, src.dtype)
+        if y.size:
+            tpf_repeat(y.data, src.data, counts, outer, src.shape[axis], inner * tpf_itemsize(y.dtype))
+    finally:
+        value_release(src)
+    return wrap(y, NULL)
 
 
 # ---- diagonals and triangles

@@ -87,9 +87,8 @@ cdef Tensor op_argsort(Tensor x, int axis, bint descending, int64_t first):
     return recorded1(OP_ARGSORT, x, order_value(x.v, axis, descending, first), params)
 
 
-cdef Value *sorted_value(Value *x, int axis, bint descending) except NULL:
-    """x in order along an axis, to the sign of zeros as by a stable sort; NULL without an error where that takes an
-    order."""
+cdef Value *sorted_value(Value *x, int axis, bint descending, bint *mixed) except NULL:
+    """x in order along an axis; mixed: not as by a stable sort, for zeros of both signs may have changed places."""
     cdef int64_t n = x.shape[axis]
     cdef int itemsize = tpf_itemsize(x.dtype)
     cdef int flip_op = OP_NEGATIVE if is_float(x.dtype) else OP_BITWISE_INVERT
@@ -106,6 +105,7 @@ cdef Value *sorted_value(Value *x, int axis, bint descending) except NULL:
                 kernels.loop[flip_op][y.dtype](y.data, y.data, NULL, NULL, y.size)
             if y.size:
                 writable_rows(y, n).sort(axis=-1, kind="stable" if itemsize == 1 else None)
+                mixed[0] = tpf_mixed_zeros(y.data, y.dtype, y.size // n, n)
             if descending and y.size:
                 kernels.loop[flip_op][y.dtype](y.data, y.data, NULL, NULL, y.size)
     except:
@@ -117,15 +117,13 @@ cdef Value *sorted_value(Value *x, int axis, bint descending) except NULL:
 
 
 cdef Tensor in_order(Tensor x, int axis, bint descending):
-    cdef bint zeros = False
-    cdef Value *raw
+    cdef bint mixed = False
+    cdef Value *y
     if not recorded_now(x):
-        if not order_here(x.v, x.v.shape[axis]) and is_float(x.v.dtype):
-            raw = value_contiguous(x.v)
-            zeros = tpf_has_negative_zero(raw.data, raw.dtype, raw.size)  # equal to 0.0, and not the same
-            value_release(raw)
-        if not zeros:
-            return wrap(sorted_value(x.v, axis, descending), NULL)
+        y = sorted_value(x.v, axis, descending, &mixed)
+        if not mixed:
+            return wrap(y, NULL)
+        value_release(y)
     return along(x, op_argsort(x, axis, descending, x.v.shape[axis]), axis)
 
 
@@ -214,6 +212,9 @@ def top_k(x, k, axis=-1, mode="largest"):
     return first_in_order(given(x, "top_k"), k, axis, mode == "largest", b"top_k")
 
 
+cdef object _new_tuple = tuple.__new__  # of a named one, without its Python frame
+
+
 cdef object first_in_order(Tensor x, object k, object axis, bint largest, const char *op):
     cdef int a = 0
     if axis is None:
@@ -225,7 +226,7 @@ cdef object first_in_order(Tensor x, object k, object axis, bint largest, const 
         raise errors.ShapeError(f"[{op.decode()}] k = {count} does not fit axis {a} of size {x.v.shape[a]}. "
                                 "Use 0 to that size.")
     cdef Tensor idx = op_argsort(x, a, largest, count)
-    return _ordering.TopK(along(x, idx, a), idx)
+    return _new_tuple(_ordering.TopK, (along(x, idx, a), idx))
 
 
 def searchsorted(x1, x2, side="left"):

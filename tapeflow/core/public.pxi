@@ -243,7 +243,7 @@ cdef list tensor_list(object xs, str op):
     cdef int dtype = -1
     cdef Tensor t
     cdef list parts
-    if isinstance(xs, Tensor) or not hasattr(xs, "__iter__"):
+    if not isinstance(xs, (list, tuple)) and (isinstance(xs, Tensor) or not hasattr(xs, "__iter__")):
         raise errors.DTypeError(f"[{op}] expected a sequence of tensors, got {type(xs).__name__}.")
     xs = list(xs)
     if not xs:

@@ -1,6 +1,12 @@
 # Ops that move elements: views, casts, slices, concatenation, gather and scatter. Views share memory; nobody can tell.
 
 cdef int64_t as_index(object x, const char *op, str what) except? -1:
+    cdef int over = 0
+    cdef int64_t i
+    if PyLong_CheckExact(x):
+        i = PyLong_AsLongLongAndOverflow(x, &over)
+        if not over:
+            return i
     try:
         return operator.index(x)
     except TypeError:
@@ -307,6 +313,7 @@ cdef Tensor op_concat(list parts, int axis):
     cdef int64_t total = 0
     cdef int64_t start = 0
     cdef int d
+    cdef int outer = 1           # or more
     cdef bint grad = False
     cdef Entry *e
     for t in parts:
@@ -317,10 +324,14 @@ cdef Tensor op_concat(list parts, int axis):
     for d in range(first.ndim):
         shape[d] = first.shape[d]
     shape[axis] = total
+    for d in range(axis):
+        outer = 2 if shape[d] != 1 else outer
     y = value_new(first.ndim, shape, first.dtype)
     try:
         for t in parts:
-            if t.v.size:
+            if t.v.size and outer == 1 and t.v.contiguous and t.v.size < RELEASE_GIL:
+                memcpy(y.data + start * y.strides[axis], t.v.data, t.v.size * tpf_itemsize(y.dtype))
+            elif t.v.size:
                 w = value_view(y, y.ndim)
                 for d in range(y.ndim):
                     w.shape[d] = t.v.shape[d]

@@ -170,6 +170,29 @@ void tpf_put(void *y, const int64_t *at, const void *v, int64_t outer, int64_t n
     }
 }
 
+/* Four copies are written without asking how many there are to be, as long as others follow. */
+TPF_INLINE char *repeat_run(char *y, const char *x, const int64_t *counts, size_t size, int64_t n, int64_t follow) {
+    for (int64_t i = 0; i < n; i++, x += size) {
+        int64_t k = 0;
+        if (size <= 8 && follow >= 4) {
+            for (; k < 4; k++) memcpy(y + k * (int64_t)size, x, size);
+        }
+        for (; k < counts[i]; k++) memcpy(y + k * (int64_t)size, x, size);
+        y += counts[i] * (int64_t)size;
+        follow -= counts[i];
+    }
+    return y;
+}
+
+void tpf_repeat(void *y, const void *x, const int64_t *counts, int64_t outer, int64_t n, int64_t inner_bytes) {
+    char *to = y;
+    const char *from = x;
+    int64_t total = 0;
+    for (int64_t i = 0; i < n; i++) total += counts[i];
+    for (int64_t o = 0; o < outer; o++, from += n * inner_bytes)
+        FOR_ITEM(inner_bytes, to = repeat_run(to, from, counts, SIZE, n, total));
+}
+
 /* ---- masks */
 
 int64_t tpf_count_true(const uint8_t *mask, int64_t n) {

@@ -120,6 +120,8 @@ int64_t tpf_count_true(const uint8_t *mask, int64_t n);
 void tpf_true_positions(int64_t *out, const uint8_t *mask, int64_t n, int64_t count);
 /* y <- the elements of x where mask is true, count of them. */
 void tpf_compress(void *y, const void *x, const uint8_t *mask, int64_t n, int64_t count, int itemsize);
+/* y (outer, total, inner) <- each element along the middle axis of x (outer, n, inner) counts[i] times. */
+void tpf_repeat(void *y, const void *x, const int64_t *counts, int64_t outer, int64_t n, int64_t inner_bytes);
 void tpf_unravel(int64_t *out, const int64_t *at, int64_t count, int ndim, const int64_t *shape);
 
 /* One instruction of a program of 0-d values (scalar.h). Some take a second one, which holds what does not fit. */
@@ -137,7 +139,8 @@ typedef struct {
 void tpf_order_rows(int64_t *order, const void *x, int itemsize, int dtype, int64_t rows, int64_t n, int64_t first,
                     int descending);
 void tpf_sort_rows(void *y, const void *x, int itemsize, int dtype, int64_t rows, int64_t n, int descending);
-int tpf_has_negative_zero(const void *x, int dtype, int64_t n);
+/* Whether a row of x (rows, n), each in order, holds both 0.0 and -0.0. */
+int tpf_mixed_zeros(const void *x, int dtype, int64_t rows, int64_t n);
 /* y (m) <- how many of the n elements of table, in order, come before each x; those equal to it too, for right. int64,
    float32 or float64. */
 void tpf_search(int64_t *y, const void *table, int64_t n, const void *x, int64_t m, int dtype, int right);
