@@ -150,7 +150,7 @@ cdef extern from "platform.h" nogil:
     void tpf_compress(void *, const void *, const uint8_t *, int64_t, int64_t, int)
     void tpf_order_rows(int64_t *, const void *, int, int, int64_t, int64_t, int64_t, int)
     void tpf_sort_rows(void *, const void *, int, int, int64_t, int64_t, int)
-    bint tpf_mixed_zeros(const void *, int, int64_t, int64_t)
+    bint tpf_has_negative_zero(const void *, int, int64_t)
     void tpf_repeat(void *, const void *, const int64_t *, int64_t, int64_t, int64_t)
     void tpf_search(int64_t *, const void *, int64_t, const void *, int64_t, int, int)
     void tpf_unravel(int64_t *, const int64_t *, int64_t, int, const int64_t *)

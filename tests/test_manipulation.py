@@ -661,3 +661,22 @@ def test_errors(case):
         op(name)(*args)
     message = str(caught.value)
     assert message.startswith(f"[{name}] ") and text in message, message
+
+
+@pytest.mark.parametrize("n", [20, 80, 5000])
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("descending", [False, True])
+def test_a_sort_keeps_the_sign_of_each_zero(n, dtype, descending):
+    """A vectorised sort makes -0.0 of 0.0 where they meet."""
+    rng = rng_for("zeros", n, dtype)
+    x = (rng.integers(-2, 3, n) * rng.choice([1.0, -1.0], n)).astype(dtype)
+    want = x[np.argsort(-x if descending else x, kind="stable")]
+    assert_same(tp.sort(tp.tensor(x), descending=descending), want)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_triangles_keep_the_dtype(dtype):
+    x = draw(rng_for("triangle", dtype), (3, 4), dtype, -5, 5)
+    for k in (-5, -1, 0, 2, 9):
+        assert_same(tp.tril(tp.tensor(x), k), np.tril(x, k))
+        assert_same(tp.triu(tp.tensor(x), k), np.triu(x, k))

@@ -686,7 +686,7 @@ cdef Tensor triangle(Tensor x, object k, const char *op, bint lower):
         cut = 0 if cut < 0 else shape[1] if cut > shape[1] else cut
         memset(mask.data + i * shape[1], lower, cut)
         memset(mask.data + i * shape[1] + cut, not lower, shape[1] - cut)
-    return call3(OP_WHERE, wrap(mask, NULL), x, 0)
+    return call3(OP_WHERE, wrap(mask, NULL), x, False)  # which raises no dtype
 
 
 def tril(x, k=0):

@@ -87,8 +87,8 @@ cdef Tensor op_argsort(Tensor x, int axis, bint descending, int64_t first):
     return recorded1(OP_ARGSORT, x, order_value(x.v, axis, descending, first), params)
 
 
-cdef Value *sorted_value(Value *x, int axis, bint descending, bint *mixed) except NULL:
-    """x in order along an axis; mixed: not as by a stable sort, for zeros of both signs may have changed places."""
+cdef Value *sorted_value(Value *x, int axis, bint descending) except NULL:
+    """x, without negative zeros where its rows are long, in order along an axis."""
     cdef int64_t n = x.shape[axis]
     cdef int itemsize = tpf_itemsize(x.dtype)
     cdef int flip_op = OP_NEGATIVE if is_float(x.dtype) else OP_BITWISE_INVERT
@@ -105,7 +105,6 @@ cdef Value *sorted_value(Value *x, int axis, bint descending, bint *mixed) excep
                 kernels.loop[flip_op][y.dtype](y.data, y.data, NULL, NULL, y.size)
             if y.size:
                 writable_rows(y, n).sort(axis=-1, kind="stable" if itemsize == 1 else None)
-                mixed[0] = tpf_mixed_zeros(y.data, y.dtype, y.size // n, n)
             if descending and y.size:
                 kernels.loop[flip_op][y.dtype](y.data, y.data, NULL, NULL, y.size)
     except:
@@ -117,13 +116,16 @@ cdef Value *sorted_value(Value *x, int axis, bint descending, bint *mixed) excep
 
 
 cdef Tensor in_order(Tensor x, int axis, bint descending):
-    cdef bint mixed = False
-    cdef Value *y
+    cdef bint zeros = False
+    cdef Value *raw
     if not recorded_now(x):
-        y = sorted_value(x.v, axis, descending, &mixed)
-        if not mixed:
-            return wrap(y, NULL)
-        value_release(y)
+        if not order_here(x.v, x.v.shape[axis]) and is_float(x.v.dtype):
+            # -0.0 equals 0.0: a vectorised sort may exchange them, or make one of the other
+            raw = value_contiguous(x.v)
+            zeros = tpf_has_negative_zero(raw.data, raw.dtype, raw.size)
+            value_release(raw)
+        if not zeros:
+            return wrap(sorted_value(x.v, axis, descending), NULL)
     return along(x, op_argsort(x, axis, descending, x.v.shape[axis]), axis)
 
 

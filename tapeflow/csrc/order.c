@@ -67,33 +67,16 @@ void tpf_sort_rows(void *y, const void *x, int itemsize, int dtype, int64_t rows
     }
 }
 
-/* Zeros are equal, so a sort that is not stable may exchange -0.0 and 0.0. */
-#define MIXED(name, type, word, sign)                                             \
-    static int name(const type *x, int64_t rows, int64_t n) {                     \
-        for (int64_t r = 0; r < rows; r++, x += n) {                              \
-            int64_t at = 0, size = n, negative = 0, zeros = 0;                    \
-            while (size > 0) { /* the first one that is not below 0 */            \
-                int64_t half = size / 2;                                          \
-                if (x[at + half] < 0)                                             \
-                    at += half + 1, size -= half + 1;                             \
-                else                                                              \
-                    size = half;                                                  \
-            }                                                                     \
-            for (; at < n && x[at] == 0; at++, zeros++) {                         \
-                word bits;                                                        \
-                memcpy(&bits, x + at, sizeof bits);                               \
-                negative += (bits & sign) != 0;                                   \
-            }                                                                     \
-            if (negative > 0 && negative < zeros) return 1;                       \
-        }                                                                         \
-        return 0;                                                                 \
+int tpf_has_negative_zero(const void *x, int dtype, int64_t n) {
+    int found = 0;
+    if (dtype == TPF_FLOAT32) {
+        const uint32_t *p = x;
+        for (int64_t i = 0; i < n; i++) found |= p[i] == 0x80000000u;
+    } else if (dtype == TPF_FLOAT64) {
+        const uint64_t *p = x;
+        for (int64_t i = 0; i < n; i++) found |= p[i] == 0x8000000000000000u;
     }
-
-MIXED(mixed_f32, float, uint32_t, 0x80000000u)
-MIXED(mixed_f64, double, uint64_t, 0x8000000000000000u)
-
-int tpf_mixed_zeros(const void *x, int dtype, int64_t rows, int64_t n) {
-    return dtype == TPF_FLOAT32 ? mixed_f32(x, rows, n) : dtype == TPF_FLOAT64 ? mixed_f64(x, rows, n) : 0;
+    return found;
 }
 
 typedef struct {

@@ -139,8 +139,7 @@ typedef struct {
 void tpf_order_rows(int64_t *order, const void *x, int itemsize, int dtype, int64_t rows, int64_t n, int64_t first,
                     int descending);
 void tpf_sort_rows(void *y, const void *x, int itemsize, int dtype, int64_t rows, int64_t n, int descending);
-/* Whether a row of x (rows, n), each in order, holds both 0.0 and -0.0. */
-int tpf_mixed_zeros(const void *x, int dtype, int64_t rows, int64_t n);
+int tpf_has_negative_zero(const void *x, int dtype, int64_t n);
 /* y (m) <- how many of the n elements of table, in order, come before each x; those equal to it too, for right. int64,
    float32 or float64. */
 void tpf_search(int64_t *y, const void *table, int64_t n, const void *x, int64_t m, int dtype, int right);
