@@ -1,4 +1,4 @@
-"""What the functions written in Python do with their arguments: tensors, axes, shapes, indices, masks, or an error that
+"""What the functions written in Python do with their arguments: tensors, axes, shapes, masks, or an error that
 says what was given and what to do."""
 
 from __future__ import annotations
@@ -72,11 +72,6 @@ def as_axes(axis: Any, ndim: int, op: str) -> list[int]:
     return axes
 
 
-def flat(x: Tensor) -> Tensor:
-    """The elements in C order along one axis."""
-    return x if x.ndim == 1 else _core.reshape(x, (x.size,))
-
-
 def recorded(*tensors: Tensor) -> bool:
     """Whether the gradient of one of them is wanted; otherwise NumPy may work on the values."""
     return any(t.requires_grad for t in tensors) and _core.is_grad_enabled()
@@ -115,46 +110,3 @@ def as_mask(mask: Any, op: str) -> Tensor:
     if mask.dtype != np.bool_:
         raise errors.DTypeError(f"[{op}] a mask must be bool, got dtype {mask.dtype}. Use a comparison, as x > 0.")
     return mask
-
-
-def as_indices(indices: Any, op: str) -> Host:
-    """Integer indices as an array."""
-    if isinstance(indices, Tensor):
-        array = indices.numpy()
-    elif isinstance(indices, np.ndarray):
-        array = indices
-    else:
-        array = _creation.convert(indices, op).numpy()
-        if not array.size and array.dtype.kind == "f":
-            array = array.astype(np.int64)  # an empty list says nothing about its dtype
-    if array.dtype.kind not in "iu":
-        raise errors.DTypeError(
-            f"[{op}] indices must be integers, got dtype {array.dtype}. Use .astype('int64'), or a mask with tp.where."
-        )
-    return array if array.dtype == np.int64 else array.astype(np.int64)
-
-
-def in_range(indices: Host, extent: int, axis: int, op: str) -> Host:
-    """Indices counted from the start; one out of range is an error."""
-    if not indices.size:
-        return indices
-    low, high = indices.min(), indices.max()
-    if low < -extent or high >= extent:
-        bad = high if high >= extent else low
-        raise errors.TensorIndexError(f"[{op}] index {bad} is out of range for axis {axis} of size {extent}.")
-    return np.where(indices < 0, indices + extent, indices) if low < 0 else indices
-
-
-def positions(shape: tuple[int, ...], index: Host, axis: int) -> Host:
-    """The positions in C order of the elements at an index, in range, along an axis."""
-    start: Any = None  # of the line, along the axis, that each place of the other axes is in
-    stride = 1
-    for d in reversed(range(len(shape))):
-        if d == axis:
-            index = index * stride if stride != 1 else index
-        elif shape[d] != 1:
-            steps: Host = np.arange(0, shape[d] * stride, stride) if stride else np.zeros(shape[d], np.int64)
-            steps = steps.reshape((-1,) + (1,) * (len(shape) - 1 - d))
-            start = steps if start is None else start + steps
-        stride *= shape[d]
-    return index if start is None else index + start
