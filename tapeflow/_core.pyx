@@ -84,6 +84,10 @@ cdef extern from "platform.h" nogil:
                                     int64_t) noexcept nogil
     ctypedef void (*tpf_matmul)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t,
                                int64_t, int64_t) noexcept nogil
+    ctypedef void (*tpf_range)(void *, int64_t, int64_t) noexcept nogil
+    void tpf_parallel(tpf_range, void *, int64_t, int64_t)
+    ctypedef void (*tpf_dot)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t,
+                            int64_t) noexcept nogil
     ctypedef void (*tpf_random)(void *, int64_t, uint64_t, uint64_t) noexcept nogil
     ctypedef struct tpf_scalar:
         uint32_t op, y, a, b
@@ -106,6 +110,7 @@ cdef extern from "platform.h" nogil:
                                      int64_t) noexcept nogil
         tpf_scatter_add scatter_add[6]
         tpf_matmul matmul[6]
+        tpf_dot dot[2]
         tpf_random uniform[2]
         tpf_random normal[2]
         tpf_random bits32
@@ -189,6 +194,9 @@ cdef extern from "plan.h" nogil:
 cdef enum:
     RELEASE_GIL = 16384          # elements from which a loop takes the 5 us that make releasing the GIL worth it
     TINY_MATMUL = 8192           # m n k up to which our own loop beats the call of BLAS
+    TINY_MATVEC = 512            # the same for a matrix and a vector
+    BATCH_PARALLEL = 1 << 20     # multiplications of a batch from which threads pay
+    BLAS_ALONE = 1 << 18         # m n k up to which OpenBLAS uses one thread of its own
 cdef int64_t LARGEST = 0x7fffffffffffffff
 
 # The instruction-set level: the best that the CPU has, unless TAPEFLOW_ISA asks for a lower one (v2, v3, v4).
@@ -238,6 +246,7 @@ include "core/gather.pxi"
 include "core/reduce_ops.pxi"
 include "core/statistics.pxi"
 include "core/scan_ops.pxi"
+include "core/products.pxi"
 include "core/indexing.pxi"
 include "core/backward.pxi"
 include "core/rules.pxi"

@@ -298,6 +298,7 @@ structured("argsort",       "The indices, along an axis, of the first elements i
 structured("searchsorted",  "How many elements of the first operand come before each of the second.")
 structured("scatter_add",   "Zeros with elements added at integer positions, in ascending order.")
 structured("matmul",        "Matrix product.")
+structured("vecdot",        "Sum of the products of two operands over axes.")
 structured("softmax",       "exp(x) divided by its sum along an axis.")
 structured("log_softmax",   "x less its logsumexp along an axis.")
 structured("cross_entropy", "Mean negative log-likelihood of integer labels under softmax logits.")

@@ -240,6 +240,48 @@ def test_a_large_product_and_its_gradients(dtype):
     close(gx, np.broadcast_to(b[:33, :17].astype(float).sum(1), batch.shape).astype(dtype), 1e-3, 1e-3)
 
 
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [1, 2, 15, 16, 17, 100, 4097, 300_001])
+def test_a_dot_product_has_the_bits_of_multiply_and_sum(n, dtype):
+    a, b = draw(rng_for("dot", n), n, dtype), draw(rng_for("dot b", n), n, dtype)
+    x, y = tp.tensor(a), tp.tensor(b)
+    want = tp.sum(x * y)
+    for make in LAYOUTS.values():
+        assert_same(tp.matmul(make(a), make(b)), want)
+        assert_same((make(a[None]) @ make(b[:, None])).reshape(()), want)
+    check_fused(tp.matmul, a, b)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("m,k", [(40, 64), (1, 3000), (3000, 1), (37, 41)])
+def test_a_matrix_and_a_vector(m, k, dtype):
+    """Every layout of both, on either side; the result does not depend on what lay in its memory."""
+    a, v = draw(rng_for("a", m, k), (m, k), dtype), draw(rng_for("v", m, k), (k,), dtype)
+    for (left, make), (right, line) in itertools.product(LAYOUTS.items(), repeat=2):
+        x, y = make(a), line(v)
+        tp.full((m,), NAN, dtype)  # leaves its memory to the product
+        check_product(x @ y, a, v, f"{left} {right}")
+        check_product(y @ x.T, v, a.T, f"{left} {right}")
+        check_product(x @ y.reshape((k, 1)), a, v[:, None], f"{left} {right}")
+    w = draw(rng_for("w", m), (m,), dtype)
+    _, (ga, gv) = grads(tp.matmul, a, v, seed=w)
+    check_product(gv, a.T, w)
+    close(ga, np.outer(w, v), 1e-6, 1e-6)
+    check_fused(tp.matmul, a, v, seed=w)
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
+@pytest.mark.parametrize("m,k,n", [(10, 10, 10), (3, 3, 3), (1, 9, 1), (4, 20, 1), (24, 24, 24)])
+def test_many_small_products(m, k, n, dtype):
+    """Enough for several threads, the leading axes broadcast; each has the bits that it has alone."""
+    a, b = draw(rng_for("a", m), (60, 1, m, k), dtype), draw(rng_for("b", n), (50, k, n), dtype)
+    got = tp.matmul(tp.tensor(a), tp.tensor(b))
+    for i, j in ((0, 0), (59, 49), (31, 7)):
+        assert_same(got[i, j], tp.matmul(tp.tensor(a[i, 0]), tp.tensor(b[j])))
+    if dtype in FLOATS:
+        check_product(got, a, b)
+
+
 @pytest.mark.parametrize("shapes", [((2, 3), (3, 4)), ((40, 70), (70, 30)), ((3,), (3,)), ((5, 2, 3), (3, 4))], ids=str)
 def test_the_same_call_repeats_its_bits(shapes):
     for dtype in FLOATS:

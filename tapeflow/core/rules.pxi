@@ -42,6 +42,8 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         return put_vjp(w, e, vals, g)
     if op == OP_MATMUL:
         return matmul_vjp(w, e, vals, g)
+    if op == OP_VECDOT:
+        return vecdot_vjp(w, e, vals, g)
     if op == OP_TAKE:
         return take_vjp(w, e, vals, g)
     if op == OP_GETITEM:
@@ -302,6 +304,16 @@ cdef int matmul_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
 cdef bint is_transpose(Entry *e) noexcept:
     """Is this the entry of a matrix's transpose?"""
     return e.opcode == OP_PERMUTE_DIMS and e.params[0] == 2 and e.params[1] == 1
+
+
+cdef int vecdot_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
+    """g, stretched along the axes that were summed, times the other operand."""
+    cdef int i
+    g = stretched(g, <uint64_t>e.params[1], vals[0] if vals[0] != NULL else vals[1])
+    for i in range(2):
+        if needs(w, e, i):
+            w.push_tensor(e.src[i], call2(OP_MULTIPLY, g, with_node(vals[1 - i], e.src[1 - i])), NULL)
+    return 0
 
 
 cdef Tensor rows_of(Tensor x):

@@ -20,6 +20,7 @@
 #include "reduce.h"
 #include "variance.h"
 #include "scan.h"
+#include "dot.h"
 #include "softmax.h"
 #include "scatter.h"
 #include "matmul.h"
@@ -51,6 +52,7 @@ const tpf_kernels TPF_CONCAT(tpf_kernels_, TPF_LEVEL) = {
     .cross_entropy_vjp = TPF_FLOATS(tpf_cross_entropy_vjp),
     .scatter_add = {NULL, TPF_NUMBERS(tpf_scatter_add)},
     .matmul = {tpf_matmul_b8, TPF_NUMBERS(tpf_matmul)},
+    .dot = TPF_FLOATS(tpf_dot),
     .uniform = TPF_FLOATS(tpf_uniform),
     .normal = TPF_FLOATS(tpf_normal),
     .bits32 = tpf_bits32,

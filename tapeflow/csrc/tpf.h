@@ -62,6 +62,9 @@ typedef void (*tpf_scatter_add)(void *y, const int64_t *idx, const void *src, in
 /* y (m, n) = a (m, k) @ b (k, n); element strides of a and b; k ascending for each element of y. */
 typedef void (*tpf_matmul)(void *y, const void *a, const void *b, int64_t m, int64_t n, int64_t k,
                            int64_t a_row, int64_t a_col, int64_t b_row, int64_t b_col);
+/* y (outer, inner) = the sum over n of a (outer, n, inner) * b, slices a_step and b_step elements apart. */
+typedef void (*tpf_dot)(void *y, const void *a, const void *b, int64_t outer, int64_t n, int64_t inner, int64_t a_step,
+                        int64_t b_step);
 /* Philox 4x32-10 with key and counter (element // 4 or // 2, draw): see random.h. */
 typedef void (*tpf_random)(void *y, int64_t n, uint64_t key, uint64_t draw);
 
@@ -159,6 +162,7 @@ typedef struct {
     tpf_cross_entropy_vjp cross_entropy_vjp[2];
     tpf_scatter_add scatter_add[TPF_NDTYPES];
     tpf_matmul matmul[TPF_NDTYPES];
+    tpf_dot dot[2];
     tpf_random uniform[2], normal[2]; /* [0, 1); standard normal */
     tpf_random bits32, bits64;
     void (*run_scalars)(void *cells, const tpf_scalar *code, const tpf_scalar *end);

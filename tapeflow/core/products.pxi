@@ -1,0 +1,410 @@
+# Matrix products and sums of products: which routine computes one, their values and entries.
+
+# ---- matmul
+
+
+cdef bint blas_layout(Value *v, int64_t rows, int64_t cols, int64_t row_step, int64_t col_step, char *flag,
+                      int *ld) noexcept:
+    """Can BLAS read this matrix as it lies? flag and ld as its column-major eyes see it."""
+    cdef int64_t size = tpf_itemsize(v.dtype)
+    cdef int64_t step
+    if (col_step == size or cols == 1) and (row_step >= cols * size or rows == 1) and row_step % size == 0:
+        flag[0] = b'N'
+        step = row_step // size if rows > 1 else cols
+    elif (row_step == size or rows == 1) and (col_step >= rows * size or cols == 1) and col_step % size == 0:
+        flag[0] = b'T'
+        step = col_step // size if cols > 1 else rows
+    else:
+        return False
+    if step > 0x7fffffff:
+        return False
+    ld[0] = <int>step if step > 0 else 1
+    return True
+
+
+cdef enum:
+    BY_LOOP
+    BY_DOT
+    BY_GEMV
+    BY_GEMM
+
+cdef struct Product:
+    # One product (m, k) @ (k, n), or a batch of them alike; steps in elements.
+    int routine, dtype, lda, ldb
+    char ta, tb
+    int64_t m, n, k, ar, ac, br, bc
+
+
+cdef int choose_product(Product *p, Value *a, Value *b, int64_t m, int64_t n, int64_t k, int64_t ar, int64_t ac,
+                        int64_t br, int64_t bc) except -1:
+    """Which routine with which flags, for steps in bytes: by shapes, layout and dtype alone, so that the bits are."""
+    cdef int64_t size = tpf_itemsize(a.dtype)
+    cdef bint fits = m <= 0x7fffffff and n <= 0x7fffffff and k <= 0x7fffffff
+    p.routine, p.dtype, p.m, p.n, p.k = BY_LOOP, a.dtype, m, n, k
+    p.ar, p.ac, p.br, p.bc = ar // size, ac // size, br // size, bc // size
+    if not is_float(a.dtype):
+        return 0
+    if m == 1 and n == 1:
+        if (p.ac == 1 or k == 1) and (p.br == 1 or k == 1):
+            p.routine = BY_DOT
+        return 0
+    if (not fits or m * n * k <= (TINY_MATVEC if m == 1 or n == 1 else TINY_MATMUL)
+            or not blas_layout(a, m, k, ar, ac, &p.ta, &p.lda) or not blas_layout(b, k, n, br, bc, &p.tb, &p.ldb)):
+        return 0
+    p.routine = BY_GEMV if m == 1 or n == 1 else BY_GEMM
+    return load_blas()
+
+
+cdef void run_product(const Product *p, char *out, char *a, char *b) noexcept nogil:
+    """out (m, n), contiguous = a @ b."""
+    cdef char ta = p.ta
+    cdef char tb = p.tb
+    cdef int m, n, k, lda, ldb
+    cdef float onef = 1
+    cdef float zerof = 0
+    cdef double oned = 1
+    cdef double zerod = 0
+    if p.routine == BY_LOOP:
+        kernels.matmul[p.dtype](out, a, b, p.m, p.n, p.k, p.ar, p.ac, p.br, p.bc)
+    elif p.routine == BY_DOT:
+        kernels.dot[p.dtype - TPF_FLOAT32](out, a, b, 1, p.k, 1, 0, 0)
+    elif p.routine == BY_GEMV:
+        run_gemv(p, out, a, b)
+    else:  # row-major y = a b is column-major y^T = b^T a^T
+        m, n, k, lda, ldb = <int>p.m, <int>p.n, <int>p.k, p.lda, p.ldb
+        if p.dtype == TPF_FLOAT32:
+            sgemm(&tb, &ta, &n, &m, &k, &onef, <float *>b, &ldb, <float *>a, &lda, &zerof, <float *>out, &n)
+        else:
+            dgemm(&tb, &ta, &n, &m, &k, &oned, <double *>b, &ldb, <double *>a, &lda, &zerod, <double *>out, &n)
+
+
+cdef void run_gemv(const Product *p, char *out, char *a, char *b) noexcept nogil:
+    """out = a matrix times a vector: a (m, k) times the column b, or b^T (n, k) times the row a."""
+    cdef bint column = p.n == 1
+    cdef char flag = p.tb
+    cdef int ld = p.lda if column else p.ldb
+    cdef int length = <int>(p.m if column else p.n)
+    cdef int rows = length
+    cdef int columns = <int>p.k
+    cdef int incx = 1
+    cdef int incy = 1
+    cdef float onef = 1
+    cdef double oned = 1
+    cdef char *matrix = a if column else b
+    cdef char *x = b if column else a
+    if column:  # a row-major matrix is the transpose of what BLAS sees; b^T is once more transposed
+        flag = b'N'
+        if p.ta == b'N':
+            flag = b'T'
+    if flag == b'T':
+        rows, columns = columns, rows
+    if p.k > 1:
+        incx = <int>(p.br if column else p.ac)
+    memset(out, 0, <size_t>length * (4 if p.dtype == TPF_FLOAT32 else 8))  # some versions keep a NaN with beta = 0
+    if p.dtype == TPF_FLOAT32:
+        sgemv(&flag, &rows, &columns, &onef, <float *>matrix, &ld, <float *>x, &incx, &onef, <float *>out, &incy)
+    else:
+        dgemv(&flag, &rows, &columns, &oned, <double *>matrix, &ld, <double *>x, &incx, &oned, <double *>out, &incy)
+
+
+cdef struct Batch:
+    Product product
+    char *out
+    char *a
+    char *b
+    int64_t *shape               # of the leading axes, and the steps of a and b along them in bytes
+    int64_t *sa
+    int64_t *sb
+    int ndim
+    int64_t out_step
+
+
+cdef void run_batch(void *ctx, int64_t begin, int64_t end) noexcept nogil:
+    cdef Batch *batch = <Batch *>ctx
+    cdef int64_t at[64]
+    cdef char *a = batch.a
+    cdef char *b = batch.b
+    cdef int64_t i
+    cdef int64_t rest = begin
+    cdef int d
+    for d in range(batch.ndim - 1, -1, -1):
+        at[d] = rest % batch.shape[d]
+        rest //= batch.shape[d]
+        a += at[d] * batch.sa[d]
+        b += at[d] * batch.sb[d]
+    for i in range(begin, end):
+        run_product(&batch.product, batch.out + i * batch.out_step, a, b)
+        d = batch.ndim - 1
+        while d >= 0:
+            at[d] += 1
+            a += batch.sa[d]
+            b += batch.sb[d]
+            if at[d] < batch.shape[d]:
+                break
+            a -= batch.sa[d] * batch.shape[d]
+            b -= batch.sb[d] * batch.shape[d]
+            at[d] = 0
+            d -= 1
+
+
+cdef bint matrices_readable(Value *v) noexcept:
+    """Are the last two axes laid out so that gemm need not fall back for their strides?"""
+    cdef char flag
+    cdef int ld
+    return blas_layout(v, v.shape[v.ndim - 2], v.shape[v.ndim - 1], v.strides[v.ndim - 2], v.strides[v.ndim - 1],
+                       &flag, &ld)
+
+
+cdef Value *matmul_value(Value *a, Value *b) except NULL:
+    """a (..., m, k) @ b (..., k, n) with the leading axes broadcast; both of one dtype."""
+    cdef int64_t m = a.shape[a.ndim - 2]
+    cdef int64_t k = a.shape[a.ndim - 1]
+    cdef int64_t n = b.shape[b.ndim - 1]
+    cdef int ndim = a.ndim if a.ndim > b.ndim else b.ndim
+    cdef int64_t shape[64]
+    cdef int64_t sa[64]
+    cdef int64_t sb[64]
+    cdef int64_t size
+    cdef int64_t each = tpf_itemsize(a.dtype)
+    cdef int64_t count = 1
+    cdef int64_t grain
+    cdef double work
+    cdef int d, p
+    cdef Value *y
+    cdef Batch batch
+    for d in range(ndim - 2):
+        p = d - (ndim - a.ndim)
+        size = 1 if p < 0 else a.shape[p]
+        sa[d] = 0 if size == 1 else a.strides[p]
+        p = d - (ndim - b.ndim)
+        sb[d] = 0 if p < 0 or b.shape[p] == 1 else b.strides[p]
+        shape[d] = size if p < 0 or b.shape[p] == 1 else b.shape[p]
+    shape[ndim - 2], shape[ndim - 1] = m, n
+    y = value_new(ndim, shape, a.dtype)
+    if y.size == 0:
+        return y
+    if k == 0:
+        memset(y.data, 0, y.size * each)
+        return y
+    try:
+        if a.contiguous and b.ndim == 2 and a.ndim > 2:  # a shared right factor: one product over all rows
+            choose_product(&batch.product, a, b, a.size // k, n, k, k * each, each, b.strides[0], b.strides[1])
+        else:
+            choose_product(&batch.product, a, b, m, n, k, a.strides[a.ndim - 2], a.strides[a.ndim - 1],
+                           b.strides[b.ndim - 2], b.strides[b.ndim - 1])
+            count = y.size // (m * n)
+    except:
+        value_release(y)
+        raise
+    work = <double>(y.size // count) * <double>k
+    if count == 1:
+        if work <= TINY_MATMUL:
+            run_product(&batch.product, y.data, a.data, b.data)
+        else:
+            with nogil:
+                run_product(&batch.product, y.data, a.data, b.data)
+        return y
+    batch.out, batch.a, batch.b, batch.out_step = y.data, a.data, b.data, m * n * each
+    batch.shape, batch.sa, batch.sb, batch.ndim = shape, sa, sb, ndim - 2
+    grain = count
+    if work * count > BATCH_PARALLEL and (batch.product.routine != BY_GEMM or work <= BLAS_ALONE):
+        grain = <int64_t>(BATCH_PARALLEL / 8 / work) + 1
+    if work * count <= TINY_MATMUL:
+        run_batch(&batch, 0, count)
+    else:
+        with nogil:
+            tpf_parallel(run_batch, &batch, count, grain)
+    return y
+
+
+cdef Value *matmul_operand(Value *v, int dtype, int along) except NULL:
+    """v in dtype, packed when BLAS could not read it as it lies, or, for along >= 0, when that axis has gaps."""
+    cdef Value *w = value_cast(v, dtype)
+    cdef Value *packed
+    if w.size == 0 or matrices_readable(w) and (along < 0 or w.strides[along] == tpf_itemsize(dtype)):
+        return w
+    try:
+        packed = value_copy(w)
+    finally:
+        value_release(w)
+    return packed
+
+
+cdef Tensor op_matmul(Tensor a, Tensor b):
+    """The product of the last two axes; both have at least two."""
+    cdef ThreadState *ts = thread_state()
+    cdef int dtype = a.v.dtype if a.v.dtype > b.v.dtype else b.v.dtype
+    cdef Value *va = NULL
+    cdef Value *vb = NULL
+    cdef Value *y = NULL
+    cdef Value *vals[2]
+    cdef Entry *nodes[2]
+    cdef Entry *e = NULL
+    cdef int saves = 0
+    cdef bint dots = a.v.shape[a.v.ndim - 2] == 1 and b.v.shape[b.v.ndim - 1] == 1
+    check_matmul(a.v, b.v)
+    a, b = hold(a), hold(b)
+    try:
+        va = matmul_operand(a.v, dtype, a.v.ndim - 1 if dots else -1)
+        vb = matmul_operand(b.v, dtype, b.v.ndim - 2 if dots else -1)
+        y = matmul_value(va, vb)
+        if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
+            vals[0], vals[1] = a.v, b.v
+            nodes[0], nodes[1] = a.node, b.node
+            if a.node != NULL and a.node.flags & E_GRAD:
+                saves |= SAVE_B
+            if b.node != NULL and b.node.flags & E_GRAD:
+                saves |= SAVE_A
+            e = record(ts, OP_MATMUL, 2, nodes, vals, y, saves)
+        value_share(y)
+    finally:
+        value_release(va)
+        value_release(vb)
+        value_release(y)
+    return wrap(y, e)
+
+
+cdef int check_matmul(Value *a, Value *b) except -1:
+    cdef int d
+    cdef int ndim = a.ndim if a.ndim < b.ndim else b.ndim
+    cdef int64_t p, q
+    if a.shape[a.ndim - 1] != b.shape[b.ndim - 2]:
+        raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a)} @ {shape_of(b)}. "
+                                "Transpose one side with .T or .mT.")
+    for d in range(3, ndim + 1):
+        p, q = a.shape[a.ndim - d], b.shape[b.ndim - d]
+        if p != q and p != 1 and q != 1:
+            raise errors.ShapeError(f"[matmul] leading axes do not broadcast: {shape_of(a)} @ {shape_of(b)}. "
+                                    "Sizes must be equal or 1.")
+    return 0
+
+
+# ---- sums of products over axes
+
+
+cdef Tensor op_vecdot(Tensor a, Tensor b, uint64_t mask):
+    """The sum over the axes in mask of a * b, floats of one shape and dtype: multiply's bits and sum's, in one kernel."""
+    cdef ThreadState *ts = thread_state()
+    cdef int64_t shape[64]
+    cdef int64_t outer, n, inner
+    cdef int ndim
+    cdef Value *va = NULL
+    cdef Value *vb = NULL
+    cdef Value *y = NULL
+    cdef Value *vals[2]
+    cdef Entry *nodes[2]
+    cdef Entry *e = NULL
+    cdef int saves = 0
+    a, b = steady(a), steady(b)
+    reduced_shape(a.v, mask, False, &ndim, shape, &n)
+    try:
+        va = reduction_order(a.v, mask, &outer, &n, &inner)
+        vb = reduction_order(b.v, mask, &outer, &n, &inner)
+        y = value_new(ndim, shape, a.v.dtype)
+        if va.size == 0:
+            outer, n, inner = y.size, 0, 1
+        if y.size:
+            if va.size >= RELEASE_GIL:
+                with nogil:
+                    kernels.dot[y.dtype - TPF_FLOAT32](y.data, va.data, vb.data, outer, n, inner, n * inner, n * inner)
+            else:
+                kernels.dot[y.dtype - TPF_FLOAT32](y.data, va.data, vb.data, outer, n, inner, n * inner, n * inner)
+        if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
+            vals[0], vals[1] = a.v, b.v
+            nodes[0], nodes[1] = a.node, b.node
+            if a.node != NULL and a.node.flags & E_GRAD:
+                saves |= SAVE_B
+            if b.node != NULL and b.node.flags & E_GRAD:
+                saves |= SAVE_A
+            e = record(ts, OP_VECDOT, 2, nodes, vals, y, saves)
+            e.params = params_new(1)
+            e.params[1] = <int64_t>mask
+        value_share(y)
+    except:
+        entry_release(e)
+        raise
+    finally:
+        value_release(va)
+        value_release(vb)
+        value_release(y)
+    return wrap(y, e)
+
+
+def matmul(x1, x2, /):
+    """The matrix product, as NumPy's: 1-D operands are a row (left) and a column (right); leading axes broadcast.
+
+    Parameters
+    ----------
+    x1 : Tensor of shape (..., m, k) or (k,)
+    x2 : Tensor of shape (..., k, n) or (k,)
+        Transposed views are not copied. Integers are multiplied with wraparound.
+
+    >>> tp.matmul(tp.tensor([[1.0, 2.0]]), tp.tensor([[3.0], [4.0]])).tolist()
+    [[11.0]]
+    """
+    cdef Tensor a = as_tensor_for(OP_MATMUL, x1)
+    cdef Tensor b = as_tensor_for(OP_MATMUL, x2)
+    cdef Tensor y
+    cdef int64_t shape[64]
+    cdef bint row = a.v.ndim == 1
+    cdef bint column = b.v.ndim == 1
+    cdef int d
+    if a.v.ndim == 0 or b.v.ndim == 0:
+        raise errors.ShapeError("[matmul] operands must have at least one axis, "
+                                f"got {shape_of(a.v)} @ {shape_of(b.v)}. Use * for scalars.")
+    if row:
+        if a.v.shape[0] != b.v.shape[0 if column else b.v.ndim - 2]:
+            raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a.v)} @ {shape_of(b.v)}.")
+        if column and is_float(a.v.dtype) and a.v.dtype == b.v.dtype:
+            return op_vecdot(a, b, 1)
+        shape[0], shape[1] = 1, a.v.shape[0]
+        a = op_reshape(a, 2, shape)
+    if column:
+        if b.v.shape[0] != a.v.shape[a.v.ndim - 1]:
+            raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a.v)} @ {shape_of(b.v)}.")
+        shape[0], shape[1] = b.v.shape[0], 1
+        b = op_reshape(b, 2, shape)
+    y = op_matmul(a, b)
+    if not (row or column):
+        return y
+    for d in range(y.v.ndim - 2):
+        shape[d] = y.v.shape[d]
+    d = y.v.ndim - 2
+    if not row:
+        shape[d] = y.v.shape[y.v.ndim - 2]
+        d += 1
+    if not column:
+        shape[d] = y.v.shape[y.v.ndim - 1]
+        d += 1
+    return op_reshape(y, d, shape)
+
+
+# ---- BLAS: SciPy's function pointers, loaded at the first product that is worth it
+
+ctypedef void (*sgemv_t)(char *, int *, int *, float *, float *, int *, float *, int *, float *, float *,
+                         int *) noexcept nogil
+ctypedef void (*dgemv_t)(char *, int *, int *, double *, double *, int *, double *, int *, double *, double *,
+                         int *) noexcept nogil
+ctypedef void (*sgemm_t)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *,
+                         float *, int *) noexcept nogil
+ctypedef void (*dgemm_t)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *,
+                         double *, int *) noexcept nogil
+cdef sgemv_t sgemv = NULL
+cdef dgemv_t dgemv = NULL
+cdef sgemm_t sgemm = NULL
+cdef dgemm_t dgemm = NULL
+
+
+cdef void *blas_routine(dict api, str name) except NULL:
+    capsule = api[name]
+    return PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule))
+
+
+cdef int load_blas() except -1:
+    global sgemv, dgemv, sgemm, dgemm
+    if dgemm != NULL:
+        return 0
+    cdef dict api = _blas.load().__pyx_capi__
+    sgemv, dgemv = <sgemv_t>blas_routine(api, "sgemv"), <dgemv_t>blas_routine(api, "dgemv")
+    sgemm, dgemm = <sgemm_t>blas_routine(api, "sgemm"), <dgemm_t>blas_routine(api, "dgemm")
+    return 0
