@@ -82,6 +82,7 @@ from tapeflow._core import (  # noqa: E402
     diagonal,
     digamma,
     divide,
+    dot,
     elu,
     empty,
     enable_grad,
@@ -106,6 +107,7 @@ from tapeflow._core import (  # noqa: E402
     greater_equal,
     hypot,
     index_add,
+    inner,
     is_grad_enabled,
     isfinite,
     isinf,
@@ -146,6 +148,7 @@ from tapeflow._core import (  # noqa: E402
     no_grad,
     nonzero,
     not_equal,
+    outer,
     permute_dims,
     polygamma,
     positive,
@@ -198,6 +201,7 @@ from tapeflow._core import (  # noqa: E402
     trunc,
     var,
     unstack,
+    vecdot,
     where,
     xlog1py,
     xlogy,
@@ -222,14 +226,10 @@ from tapeflow._creation import (  # noqa: E402
 )
 from tapeflow.contraction import (  # noqa: E402
     cross,
-    dot,
     einsum,
-    inner,
     kron,
     multi_dot,
-    outer,
     tensordot,
-    vecdot,
 )
 from tapeflow.errors import (  # noqa: E402
     DeviceError,

@@ -5,6 +5,7 @@ shape ops record through the tape, rules are written in ops, the walk applies ru
 """
 
 cimport cython
+from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.buffer cimport (PyBUF_FORMAT, PyBUF_ND, PyBUF_STRIDED_RO, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release,
                              PyObject_GetBuffer)
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -80,6 +81,7 @@ cdef extern from "platform.h" nogil:
         int reverse
     ctypedef void (*tpf_scan)(const tpf_scan_call *) noexcept nogil
     ctypedef void (*tpf_rows)(void *, const void *, int64_t, int64_t) noexcept nogil
+    ctypedef void (*tpf_rows_vjp)(void *, const void *, const void *, int64_t, int64_t) noexcept nogil
     ctypedef void (*tpf_scatter_add)(void *, const int64_t *, const void *, int64_t, int64_t, int64_t,
                                     int64_t) noexcept nogil
     ctypedef void (*tpf_matmul)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t, int64_t,
@@ -105,12 +107,18 @@ cdef extern from "platform.h" nogil:
         tpf_rows softmax[2]
         tpf_rows log_softmax[2]
         tpf_rows logsumexp[2]
+        tpf_rows_vjp softmax_vjp[2]
+        tpf_rows_vjp log_softmax_vjp[2]
         int64_t (*cross_entropy[2])(void *, void *, const void *, const int64_t *, int64_t, int64_t) noexcept nogil
         void (*cross_entropy_vjp[2])(void *, const void *, const void *, const void *, const int64_t *, int64_t,
                                      int64_t) noexcept nogil
         tpf_scatter_add scatter_add[6]
         tpf_matmul matmul[6]
         tpf_dot dot[2]
+        void (*norm[2])(void *, void *, const void *, const void *, const void *, int64_t, int64_t, double,
+                        bint) noexcept nogil
+        void (*norm_vjp[2])(void *, void *, const void *, const void *, const void *, const void *, int64_t, int64_t,
+                            bint) noexcept nogil
         tpf_random uniform[2]
         tpf_random normal[2]
         tpf_random bits32
@@ -250,6 +258,9 @@ include "core/products.pxi"
 include "core/indexing.pxi"
 include "core/backward.pxi"
 include "core/rules.pxi"
+include "core/norm.pxi"
+include "core/contract.pxi"
+include "core/classes.pxi"
 include "core/public.pxi"
 include "core/execute.pxi"
 include "core/executor.pxi"

@@ -1,6 +1,7 @@
-"""Sums of products: einsum and what is a case of it, all made of matmul, multiply, reshape and permute_dims.
+"""Sums of products: einsum and what is a case of it, planned here and run by the core (core/contract.pxi).
 
-A contraction is planned from labels and shapes alone, and plans are kept: the second call of a kind only runs them.
+A plan is made from labels and shapes alone, of products of matrices, products by elements (summed over axes or not),
+reshapes and permutations of axes, and is kept: the second call of a kind only runs it.
 Axes of size 1 leave an operand before planning, so that a broadcast label is one that the operand does not have; a
 label that one operand alone has is summed at once. Then pairs are contracted, cheapest order first, until one is left.
 No step makes anything larger than its operands and its result, but for a product over shared axes alone.
@@ -22,21 +23,21 @@ from tapeflow.errors import AxisError, DTypeError, ShapeError
 _Labels = tuple[int, ...]
 _Shape = tuple[int, ...]
 _Sizes = dict[int, int]
-_Pipe = tuple[tuple[Callable[[Tensor, Any], Tensor], Any], ...]
+_Pipe = tuple[tuple[str, tuple[int, ...]], ...]  # "permute" and axes, "reshape" and sizes, "sum" and axes, "diagonal"
 
 
 _EXHAUSTIVE = 8  # operands up to which the best order is looked for; 3**n / 2 splits
-_PLANS = 1024
 
 
 class _Step(NamedTuple):
-    """One pair: the slots it takes, how each is laid out, what is done, and what is done to the result."""
+    """One pair: the slots it takes, how each is laid out, what is done (a product by elements summed over some axes,
+    or, for None, of matrices), and what is done to the result."""
 
     i: int
     j: int
     left: _Pipe
     right: _Pipe
-    product: Callable[[Tensor, Tensor], Tensor]
+    product: tuple[int, ...] | None
     after: _Pipe
 
 
@@ -68,55 +69,23 @@ def _operands(op: str, xs: Sequence[Any]) -> list[Tensor]:
     return [x.astype(dtype, copy=False) if isinstance(x, Tensor) else _core.from_number(x, dtype, op) for x in found]
 
 
-# ---- running a plan
-
-
-def _run(plan: _Plan, operands: Sequence[Tensor]) -> Tensor:
-    first, steps, last = plan
-    slots: list[Any] = list(operands)
-    for k, pipe in first:
-        x = slots[k]
-        for function, argument in pipe:
-            x = function(x, argument)
-        slots[k] = x
-    for i, j, left, right, product, after in steps:
-        a, b = slots[i], slots[j]
-        slots[i] = slots[j] = None  # what nobody needs goes
-        for function, argument in left:
-            a = function(a, argument)
-        for function, argument in right:
-            b = function(b, argument)
-        x = product(a, b)
-        for function, argument in after:
-            x = function(x, argument)
-        slots.append(x)
-    x = slots[-1]
-    for function, argument in last:
-        x = function(x, argument)
-    return x
-
-
-def _sum(x: Tensor, axes: tuple[int, ...]) -> Tensor:
-    """The sum in x's own dtype: small integers wrap, bool is any."""
-    y = _core.sum(x, axes)
-    return y if y.dtype is x.dtype else y.astype(x.dtype)
-
-
 # ---- planning: one operand
 
 
 def _diagonals(labels: _Labels, shape: _Shape) -> tuple[list[Any], _Labels, _Shape]:
-    """A pipe that leaves one axis of each repeated label: the diagonal of two, put last, of one axis of n * n."""
+    """A pipe that leaves one axis of each repeated label: the diagonal of two, side by side, of one axis of n * n."""
     pipe: list[Any] = []
     while len(set(labels)) < len(labels):
         p = next(p for p, c in enumerate(labels) if c in labels[p + 1 :])
         q = labels.index(labels[p], p + 1)
-        others = [d for d in range(len(labels)) if d not in (p, q)]
-        if others != list(range(len(others))):
-            pipe.append((_core.permute_dims, (*others, p, q)))
-        n, rest = shape[p], tuple(shape[d] for d in others)
-        pipe += [(_core.reshape, (*rest, n * n)), (operator.getitem, (..., slice(None, None, n + 1)))]
-        labels, shape = (*(labels[d] for d in others), labels[p]), (*rest, n)
+        if q != p + 1:
+            order = [d for d in range(len(labels)) if d not in (p, q)]
+            pipe.append(("permute", (*order, p, q)))
+            labels, shape = (tuple(x[d] for d in (*order, p, q)) for x in (labels, shape))
+            p = len(order)
+        n, before, after = shape[p], shape[:p], shape[p + 2 :]
+        pipe += [("reshape", (*before, n * n, *after)), ("diagonal", (p, n + 1))]
+        labels, shape = (*labels[: p + 1], *labels[p + 2 :]), (*before, n, *after)
     return pipe, labels, shape
 
 
@@ -135,15 +104,15 @@ def _arrange(labels: _Labels, sizes: _Sizes, groups: Sequence[_Labels]) -> _Pipe
         order += [k for k, g in enumerate(groups) if not g]
         merged = tuple(wanted[k] for k in order)
         if merged != shape:
-            pipe.append((_core.reshape, merged))
-        pipe.append((_core.permute_dims, tuple(order.index(k) for k in range(len(groups)))))
+            pipe.append(("reshape", merged))
+        pipe.append(("permute", tuple(order.index(k) for k in range(len(groups)))))
         return tuple(pipe)
     if not together:
         moved = tuple(labels.index(c) for g in groups for c in g)
-        pipe.append((_core.permute_dims, moved))
+        pipe.append(("permute", moved))
         shape = tuple(shape[d] for d in moved)
     if wanted != shape:
-        pipe.append((_core.reshape, wanted))
+        pipe.append(("reshape", wanted))
     return tuple(pipe)
 
 
@@ -174,11 +143,11 @@ def _pair(a: _Labels, b: _Labels, keep: set[int], out: _Labels, sizes: _Sizes) -
     if not summed:  # an outer product: broadcasting
         labels = tuple(sorted((*shared, *rows, *columns), key=lambda c: rank.get(c, 99)))
         left, right = (_arrange(x, sizes, [(c,) if c in x else () for c in labels]) for x in (a, b))
-        return swap, left, right, _core.multiply, (), labels
+        return swap, left, right, (), (), labels
     if not rows and not columns:  # dot products side by side: no matrix to multiply
         right = _arrange(b, sizes, [(c,) for c in a])
         axes = tuple(d for d, c in enumerate(a) if c not in keep)
-        return swap, (), right, _core.multiply, ((_sum, axes),), tuple(c for c in a if c in keep)
+        return swap, (), right, axes, (), tuple(c for c in a if c in keep)
     summed = min(
         (summed, tuple(c for c in b if c in summed)), key=lambda s: _copied(s, a, sizes) + _copied(s, b, sizes)
     )
@@ -186,8 +155,8 @@ def _pair(a: _Labels, b: _Labels, keep: set[int], out: _Labels, sizes: _Sizes) -
     left = _arrange(a, sizes, [*batch, rows, summed])
     right = _arrange(b, sizes, [*batch, summed, columns])
     labels = (*shared, *rows, *columns)
-    split = () if len(rows) == len(columns) == 1 else ((_core.reshape, tuple(sizes[c] for c in labels)),)
-    return swap, left, right, _core.matmul, split, labels
+    split = () if len(rows) == len(columns) == 1 else (("reshape", tuple(sizes[c] for c in labels)),)
+    return swap, left, right, None, split, labels
 
 
 def _copied(group: _Labels, labels: _Labels, sizes: _Sizes) -> int:
@@ -289,7 +258,7 @@ def _plan(op: str, labels: Sequence[_Labels], out: _Labels, shapes: Sequence[_Sh
     for group, shape in zip(labels, shapes, strict=True):
         pipe, group, shape = _diagonals(group, shape)
         if 1 in shape:
-            pipe.append((_core.reshape, tuple(n for n in shape if n != 1)))
+            pipe.append(("reshape", tuple(n for n in shape if n != 1)))
             group = tuple(c for c, n in zip(group, shape, strict=True) if n != 1)
         firsts.append(pipe)
         live.append(group)
@@ -297,7 +266,7 @@ def _plan(op: str, labels: Sequence[_Labels], out: _Labels, shapes: Sequence[_Sh
         needed = set(out).union(*live[:k], *live[k + 1 :])
         axes = tuple(d for d, c in enumerate(group) if c not in needed)
         if axes:
-            firsts[k].append((_sum, axes))
+            firsts[k].append(("sum", axes))
             live[k] = tuple(c for c in group if c in needed)
     steps = []
     for i, j in _order(live, out, sizes, by_cost):
@@ -309,7 +278,7 @@ def _plan(op: str, labels: Sequence[_Labels], out: _Labels, shapes: Sequence[_Sh
         steps.append(_Step(*((j, i) if swap else (i, j)), left, right, product, after))
     last = _arrange(live[-1], sizes, [(c,) if c in live[-1] else () for c in out])
     if not steps and not firsts[0] and not last:  # a tensor of its own all the same
-        last = ((_core.permute_dims, tuple(range(len(out)))),)
+        last = (("permute", tuple(range(len(out)))),)
     return _Plan(tuple((k, tuple(pipe)) for k, pipe in enumerate(firsts) if pipe), tuple(steps), last)
 
 
@@ -358,10 +327,14 @@ def _parse(subscripts: str, ndims: Sequence[int]) -> tuple[list[_Labels], _Label
     return labels, out
 
 
-@functools.lru_cache(_PLANS)
-def _einsum_plan(subscripts: str, shapes: tuple[_Shape, ...], by_cost: bool) -> _Plan:
+def _einsum_plan(shapes: tuple[_Shape, ...], subscripts: str, by_cost: bool) -> _Plan:
+    if not shapes:
+        raise ShapeError("[einsum] expected at least one operand after the subscripts.")
     labels, out = _parse(subscripts, [len(s) for s in shapes])
     return _plan("einsum", labels, out, shapes, by_cost)
+
+
+_einsum = _core.Plans("einsum", _operands, _einsum_plan)
 
 
 def einsum(subscripts: str, /, *operands: Any, optimize: bool = True) -> Tensor:
@@ -396,17 +369,14 @@ def einsum(subscripts: str, /, *operands: Any, optimize: bool = True) -> Tensor:
     """
     if not isinstance(subscripts, str):
         raise DTypeError(f"[einsum] subscripts must be a str, got {type(subscripts).__name__}. Write 'ij,jk->ik'.")
-    if not operands:
-        raise ShapeError("[einsum] expected at least one operand after the subscripts.")
-    xs = _operands("einsum", operands)
-    return _run(_einsum_plan(subscripts, tuple([x.shape for x in xs]), bool(optimize)), xs)
+    return _einsum.run(operands, subscripts, optimize if optimize is True else bool(optimize))
 
 
 # ---- tensordot and the products of two
 
 
-@functools.lru_cache(_PLANS)
-def _tensordot_plan(op: str, a: _Shape, b: _Shape, a_axes: _Shape, b_axes: _Shape) -> _Plan:
+def _tensordot_plan(shapes: tuple[_Shape, ...], a_axes: _Shape, b_axes: _Shape, op: str = "tensordot") -> _Plan:
+    a, b = shapes
     left, right = list(range(len(a))), list(range(len(a), len(a) + len(b)))
     for p, q in zip(a_axes, b_axes, strict=True):
         if a[p] != b[q]:
@@ -419,20 +389,20 @@ def _tensordot_plan(op: str, a: _Shape, b: _Shape, a_axes: _Shape, b_axes: _Shap
     return _plan(op, [tuple(left), tuple(right)], tuple(out), [a, b])
 
 
-def _tensordot_axes(axes: Any, a: Tensor, b: Tensor) -> tuple[_Shape, _Shape]:
+def _tensordot_axes(axes: Any, a: _Shape, b: _Shape) -> tuple[_Shape, _Shape]:
     """The axes argument as two tuples of axes from 0."""
     if hasattr(axes, "__index__"):
         n = operator.index(axes)
-        if not 0 <= n <= min(a.ndim, b.ndim):
-            raise AxisError(f"[tensordot] axes={n} is out of range for shapes {a.shape} and {b.shape}.")
-        return tuple(range(a.ndim - n, a.ndim)), tuple(range(n))
+        if not 0 <= n <= min(len(a), len(b)):
+            raise AxisError(f"[tensordot] axes={n} is out of range for shapes {a} and {b}.")
+        return tuple(range(len(a) - n, len(a))), tuple(range(n))
     try:
         pair = tuple(tuple(x) if isinstance(x, (tuple, list)) else (x,) for x in axes)
     except TypeError:
         raise DTypeError(f"[tensordot] axes must be an int or two sequences, got {type(axes).__name__}.") from None
     if len(pair) != 2 or len(pair[0]) != len(pair[1]):
         raise AxisError(f"[tensordot] expected axes as two sequences of one length, got {axes!r}.")
-    left, right = (tuple(as_axis(x, t.ndim, "tensordot") for x in xs) for xs, t in zip(pair, (a, b), strict=True))
+    left, right = (tuple(as_axis(x, len(s), "tensordot") for x in xs) for xs, s in zip(pair, (a, b), strict=True))
     if len(set(left)) < len(left) or len(set(right)) < len(right):
         raise AxisError(f"[tensordot] an axis is named twice in {axes!r}.")
     return left, right
@@ -455,13 +425,22 @@ def tensordot(x1: Any, x2: Any, /, *, axes: Any = 2) -> Tensor:
     >>> tp.tensordot(tp.ones((2, 3, 4)), tp.ones((4, 3, 5)), axes=((1, 2), (1, 0))).shape
     (2, 5)
     """
-    a, b = _operands("tensordot", (x1, x2))
-    left, right = _tensordot_axes(axes, a, b)
-    return _run(_tensordot_plan("tensordot", a.shape, b.shape, left, right), (a, b))
+    if not _core.is_plain(axes):
+        x1, x2 = _operands("tensordot", (x1, x2))
+        axes = _tensordot_axes(axes, x1.shape, x2.shape)
+    return _tensordot.run((x1, x2), axes)
 
 
-@functools.lru_cache(_PLANS)
-def _vecdot_plan(a: _Shape, b: _Shape, p: int, q: int) -> _Plan:
+_tensordot = _core.Plans(
+    "tensordot", _operands, lambda shapes, axes: _tensordot_plan(shapes, *_tensordot_axes(axes, *shapes))
+)
+
+
+# ---- vecdot, dot and inner: the core's functions where nothing needs planning
+
+
+def _vecdot_plan(shapes: tuple[_Shape, ...], p: int, q: int) -> _Plan:
+    a, b = shapes
     if a[p] != b[q]:
         raise ShapeError(f"[vecdot] vectors of length {a[p]} and {b[q]} in shapes {a} and {b}; expected one length.")
     labels = []
@@ -472,66 +451,24 @@ def _vecdot_plan(a: _Shape, b: _Shape, p: int, q: int) -> _Plan:
     return _plan("vecdot", labels, tuple(range(min(map(min, labels)), 0)), [a, b])
 
 
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
-    """The dot products of vectors along an axis; the other axes broadcast.
-
-    Parameters
-    ----------
-    x1, x2 : Tensor or array
-        Of one size along axis.
-    axis : int
-
-    >>> tp.vecdot(tp.tensor([[1.0, 2.0], [3.0, 4.0]]), tp.tensor([1.0, 10.0])).tolist()
-    [21.0, 43.0]
-    """
-    a, b = _operands("vecdot", (x1, x2))
-    if a.shape == b.shape and a.ndim:
-        return _sum(_core.multiply(a, b), (as_axis(axis, a.ndim, "vecdot"),))
-    return _run(
-        _vecdot_plan(a.shape, b.shape, as_axis(axis, a.ndim, "vecdot"), as_axis(axis, b.ndim, "vecdot")), (a, b)
-    )
+def _dot_plan(shapes: tuple[_Shape, ...]) -> _Plan:
+    a, b = shapes
+    return _tensordot_plan(shapes, (len(a) - 1,), (max(len(b) - 2, 0),), "dot")
 
 
-def dot(a: Any, b: Any, /) -> Tensor:
-    """NumPy's dot: a product with a scalar, else the sum over the last axis of a and the last but one of b.
-
-    Vectors and matrices: as matmul. See matmul for leading axes that go together, tensordot for any axes.
-
-    >>> tp.dot(tp.tensor([1.0, 2.0]), tp.tensor([3.0, 4.0])).item()
-    11.0
-    """
-    if isinstance(a, Tensor) and isinstance(b, Tensor) and 0 < a.ndim < 3 and 0 < b.ndim < 3:
-        return _core.matmul(a, b)
-    a, b = _operands("dot", (a, b))
-    if not a.ndim or not b.ndim:
-        return _core.multiply(a, b)
-    if b.ndim <= 2 and a.ndim <= 2:
-        return _core.matmul(a, b)
-    return _run(_tensordot_plan("dot", a.shape, b.shape, (a.ndim - 1,), (max(b.ndim - 2, 0),)), (a, b))
+def _inner_plan(shapes: tuple[_Shape, ...]) -> _Plan:
+    a, b = shapes
+    return _tensordot_plan(shapes, (len(a) - 1,), (len(b) - 1,), "inner")
 
 
-def inner(a: Any, b: Any, /) -> Tensor:
-    """The sum of products over the last axis of each; a product with a scalar.
-
-    >>> tp.inner(tp.tensor([[1.0, 2.0], [0.0, 1.0]]), tp.tensor([3.0, 4.0])).tolist()
-    [11.0, 4.0]
-    """
-    a, b = _operands("inner", (a, b))
-    if not a.ndim or not b.ndim:
-        return _core.multiply(a, b)
-    if a.ndim < 3 and b.ndim < 3 and a.shape[-1] == b.shape[-1]:
-        return _core.matmul(a, b.T if b.ndim == 2 else b)
-    return _run(_tensordot_plan("inner", a.shape, b.shape, (a.ndim - 1,), (b.ndim - 1,)), (a, b))
+_core.set_plans(
+    _core.Plans("dot", _operands, _dot_plan),
+    _core.Plans("inner", _operands, _inner_plan),
+    _core.Plans("vecdot", _operands, _vecdot_plan),
+)
 
 
-def outer(a: Any, b: Any, /) -> Tensor:
-    """All products of an element of a and one of b, both flattened: shape (a.size, b.size).
-
-    >>> tp.outer(tp.tensor([1.0, 2.0]), tp.tensor([3.0, 4.0])).tolist()
-    [[3.0, 4.0], [6.0, 8.0]]
-    """
-    a, b = _operands("outer", (a, b))
-    return _core.multiply(_core.reshape(a, (a.size, 1)), _core.reshape(b, (1, b.size)))
+# ---- cross and kron
 
 
 def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
@@ -557,7 +494,8 @@ def cross(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
         return _core.permute_dims(result, order)
     a0, a1, a2 = (a[(slice(None),) * p + (k,)] for k in range(3))
     b0, b1, b2 = (b[(slice(None),) * q + (k,)] for k in range(3))
-    return _core.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], max(p, q))
+    y = _core.stack([a1 * b2 - a2 * b1, a2 * b0 - a0 * b2, a0 * b1 - a1 * b0], 0)
+    return _core.permute_dims(y, [*range(1, max(p, q) + 1), 0, *range(max(p, q) + 1, y.ndim)]) if max(p, q) else y
 
 
 def _moved_last(x: Tensor, axis: int) -> Tensor:
@@ -607,17 +545,24 @@ def _chain(sizes: _Shape) -> tuple[tuple[int, int], ...]:
     return tuple(pairs)
 
 
-@functools.lru_cache(_PLANS)
-def _chain_of(shapes: tuple[_Shape, ...]) -> tuple[tuple[int, int], ...]:
-    """The pairs for matrices of these shapes, of which the first may be a row and the last a column."""
-    ends = [shapes[0] if len(shapes[0]) != 1 else (1, *shapes[0]), *shapes[1:]]
-    ends[-1] = ends[-1] if len(shapes[-1]) != 1 else (*shapes[-1], 1)
+def _chain_plan(shapes: tuple[_Shape, ...]) -> _Plan:
+    """The plan for matrices of these shapes, of which the first may be a row and the last a column."""
+    row, column = len(shapes[0]) == 1, len(shapes[-1]) == 1
+    ends = [(1, *shapes[0]) if row else shapes[0], *shapes[1:]]
+    ends[-1] = (*shapes[-1], 1) if column else ends[-1]
     if any(len(s) != 2 for s in ends) or any(p[1] != q[0] for p, q in zip(ends, ends[1:], strict=False)):
         raise ShapeError(
             f"[multi_dot] shapes {', '.join(map(str, shapes))} are no chain of matrices: expected 2-D (the ends may be "
             "1-D), the columns of each being the rows of the next."
         )
-    return _chain((*(s[0] for s in ends), ends[-1][1]))
+    sizes = (*(s[0] for s in ends), ends[-1][1])
+    first = [(k, (("reshape", ends[k]),)) for k, end in ((0, row), (len(ends) - 1, column)) if end]
+    steps = [_Step(i, j, (), (), None, ()) for i, j in _chain(sizes)]
+    last = (("reshape", (sizes[0], sizes[-1])[row : 2 - column]),) if row or column else ()
+    return _Plan(tuple(first), tuple(steps), last)
+
+
+_multi_dot = _core.Plans("multi_dot", _operands, _chain_plan)
 
 
 def multi_dot(arrays: Iterable[Any]) -> Tensor:
@@ -633,21 +578,7 @@ def multi_dot(arrays: Iterable[Any]) -> Tensor:
     """
     if isinstance(arrays, Tensor) or not hasattr(arrays, "__iter__"):
         raise DTypeError(f"[multi_dot] expected a sequence of matrices, got {type(arrays).__name__}.")
-    xs = _operands("multi_dot", list(arrays))
+    xs = tuple(arrays)
     if len(xs) < 2:
         raise ShapeError(f"[multi_dot] expected two or more matrices, got {len(xs)}.")
-    shapes = tuple([x.shape for x in xs])
-    pairs = _chain_of(shapes)
-    row, column = len(shapes[0]) == 1, len(shapes[-1]) == 1
-    if row:
-        xs[0] = _core.reshape(xs[0], (1, *shapes[0]))
-    if column:
-        xs[-1] = _core.reshape(xs[-1], (*shapes[-1], 1))
-    slots: list[Any] = [*xs]
-    for i, j in pairs:
-        slots.append(_core.matmul(slots[i], slots[j]))
-        slots[i] = slots[j] = None
-    y: Tensor = slots[-1]
-    if row or column:
-        y = _core.reshape(y, y.shape[row : 2 - column])
-    return y
+    return _multi_dot.run(xs)

@@ -1,4 +1,4 @@
-"""Normalisation, dropout, encodings and losses, composed of other ops; derivatives of every order follow from those.
+"""Normalisation, dropout, encodings and losses: composed of other ops, or checks before a structured one.
 
 Losses take operands of one shape (broadcasting here is nearly always a mistake) and reduce as their `reduction` says:
 "mean" over all elements, "sum", or "none".
@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core, _creation, random
+from tapeflow import _core, random
 from tapeflow._arguments import as_axes, as_tensor
 from tapeflow._core import Tensor
-from tapeflow.errors import AxisError, DTypeError, NumberRangeError, ShapeError, TensorIndexError
+from tapeflow.errors import AxisError, DTypeError, NumberRangeError, ShapeError
 
 # ---- arguments
 
@@ -38,26 +38,6 @@ def _reduced(x: Tensor, reduction: str, op: str) -> Tensor:
     raise DTypeError(f"[{op}] reduction is {reduction!r}, expected 'mean', 'sum' or 'none'.")
 
 
-def _of_class(table: Tensor, labels: Any, op: str) -> Tensor:
-    """The row of the table for each class number, which must be one of 0 .. len(table) - 1."""
-    t = as_tensor(labels, op)
-    if t.dtype.kind not in "iu":
-        raise DTypeError(f"[{op}] class numbers must be integers, got dtype {t.dtype}. Use .astype('int64').")
-    classes = table.shape[0]
-    try:
-        # take counts negative numbers from the end: they are sent where it refuses them
-        return _core.take(table, _core.where(t < 0, classes, t.astype("int64", copy=False)), 0)
-    except IndexError:
-        values = t.numpy()
-        bad = values[(values < 0) | (values >= classes)].flat[0]
-        raise TensorIndexError(f"[{op}] class {bad} is out of range 0 .. {classes - 1}.") from None
-
-
-def _positions(labels: Tensor, classes: int, op: str) -> Tensor:
-    """Where in a flat (rows, classes) the class of each row is."""
-    return _of_class(_creation.arange(classes), labels, op) + np.arange(labels.size).reshape(labels.shape) * classes
-
-
 # ---- normalisation
 
 
@@ -76,15 +56,23 @@ def _normal_axes(x: Tensor, normalized_shape: Any, axis: Any, op: str) -> tuple[
     return tuple(range(x.ndim - len(sizes), x.ndim))
 
 
-def _along(parameter: Any, x: Tensor, axes: tuple[int, ...], what: str, op: str) -> Tensor:
-    """A weight or bias over the normalised axes, in the shape that broadcasts against x."""
-    t = as_tensor(parameter, op)
-    expected = tuple(x.shape[a] for a in axes)
-    if t.shape != expected:
-        raise ShapeError(f"[{op}] {what} has shape {t.shape}, expected {expected}, the sizes that are normalised.")
-    if axes[0] == x.ndim - len(axes):
+def _normalized(x: Tensor, axes: tuple[int, ...], weight: Any, bias: Any, eps: float, centred: bool, op: str) -> Tensor:
+    """x normalised over axes, ascending; weight and bias have their sizes."""
+    sizes = tuple([x.shape[a] for a in axes])
+
+    def fitting(what: str, given: Any) -> Tensor | None:
+        t = None if given is None else as_tensor(given, op)
+        if t is not None and t.shape != sizes:
+            raise ShapeError(f"[{op}] {what} has shape {t.shape}, expected {sizes}, the sizes that are normalised.")
         return t
-    return _core.reshape(t, [n if d in axes else 1 for d, n in enumerate(x.shape)])
+
+    w, b = fitting("weight", weight), fitting("bias", bias)
+    kept = x.ndim - len(axes)
+    if axes[0] == kept:
+        return _core.normalize(x, w, b, len(axes), eps, centred)
+    order = [*(d for d in range(x.ndim) if d not in axes), *axes]
+    y = _core.normalize(_core.permute_dims(x, order), w, b, len(axes), eps, centred)
+    return _core.permute_dims(y, [order.index(d) for d in range(x.ndim)])
 
 
 def layer_norm(
@@ -119,13 +107,7 @@ def layer_norm(
     """
     x = as_tensor(x, "layer_norm")
     axes = _normal_axes(x, normalized_shape, axis, "layer_norm")
-    centred = x - _core.mean(x, axes, True)
-    y = centred * _core.rsqrt(_core.mean(_core.square(centred), axes, True) + eps)
-    if weight is not None:
-        y = y * _along(weight, x, axes, "weight", "layer_norm")
-    if bias is not None:
-        y = y + _along(bias, x, axes, "bias", "layer_norm")
-    return y
+    return _normalized(x, axes, weight, bias, eps, True, "layer_norm")
 
 
 def rms_norm(
@@ -148,8 +130,7 @@ def rms_norm(
     axes = _normal_axes(x, normalized_shape, axis, "rms_norm")
     if eps is None:
         eps = float(np.finfo(x.dtype).eps)
-    y = x * _core.rsqrt(_core.mean(_core.square(x), axes, True) + eps)
-    return y if weight is None else y * _along(weight, x, axes, "weight", "rms_norm")
+    return _normalized(x, axes, weight, None, eps, False, "rms_norm")
 
 
 # ---- dropout and encodings
@@ -233,12 +214,7 @@ def one_hot(indices: Any, num_classes: int = -1, *, axis: int = -1, dtype: Any =
         raise AxisError(f"[one_hot] axis {a} is out of range for a result of {t.ndim + 1} dimensions.")
     a %= t.ndim + 1
     dtype = np.dtype(np.int64 if dtype is None else _core.get_default_dtype() if dtype is float else dtype)
-    if classes <= t.size:
-        y = _of_class(_creation.eye(classes, dtype=dtype), t, "one_hot")
-    else:
-        zeros = _core.zeros(t.size * classes, np.uint8 if dtype.kind == "b" else dtype)
-        ones = _core.scatter_add(zeros, _core.reshape(_positions(t, classes, "one_hot"), (t.size,)), 1)
-        y = _core.reshape(ones, (*t.shape, classes)).astype(dtype, copy=False)
+    y = _core.one_hot_rows(t, classes, dtype)
     return y if a == t.ndim else _core.permute_dims(y, [*range(a), t.ndim, *range(a, t.ndim)])
 
 
@@ -360,4 +336,4 @@ def nll_loss(log_probabilities: Any, labels: Any, reduction: str = "mean") -> Te
             f"[nll_loss] labels of shape {t.shape} do not fit log-probabilities of shape {x.shape}: "
             "expected one class number a row."
         )
-    return _reduced(-_core.take(x, _positions(t, x.shape[-1], "nll_loss")), reduction, "nll_loss")
+    return _reduced(-_core.take(x, _core.class_positions(t, x.shape[-1], "nll_loss")), reduction, "nll_loss")

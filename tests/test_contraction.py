@@ -13,6 +13,7 @@ from helpers import (
     INTS,
     LAYOUTS,
     assert_same,
+    check_fused,
     check_vjp,
     close,
     draw,
@@ -27,8 +28,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tapeflow as tp
-from tapeflow import contraction
-from tapeflow.contraction import cross, dot, einsum, inner, kron, multi_dot, outer, tensordot, vecdot
+from tapeflow import contraction, cross, dot, einsum, inner, kron, multi_dot, outer, tensordot, vecdot
 
 
 def same_as_numpy(got, want, dtype, label=""):
@@ -279,6 +279,48 @@ def test_products_of_two(f, g, shapes):
     adjoint(f, g, xs, str(shapes))
     if np.size(g(*xs)):
         check_vjp(f, *xs, label=str(shapes))
+
+
+@pytest.mark.parametrize(
+    "shape,axis",
+    [((7, n), 1) for n in (1, 2, 10, 15, 16, 17, 40)]
+    + [((5, 3), 0), ((3000, 10), 1), ((4, 9, 6), 1), ((2, 5000), 1), ((5000, 70), 0), ((3, 0), 1), ((0, 3), 1)],
+)
+def test_sums_of_products_have_the_bits_of_multiply_and_sum(shape, axis):
+    xs = [draw(rng_for(k, shape), shape) for k in "ab"]
+    letters = "abc"[: len(shape)]
+    spec = f"{letters},{letters}->{letters.replace(letters[axis], '')}"
+    for dtype in FLOATS:
+        a, b = (x.astype(dtype) for x in xs)
+        want = tp.sum(tp.tensor(a) * tp.tensor(b), axis)
+        for make in LAYOUTS.values():
+            assert_same(vecdot(make(a), make(b), axis=axis), want)
+            assert_same(einsum(spec, make(a), make(b)), want)
+        assert_same(einsum(f"{letters},{letters}->", a, b), tp.sum(tp.tensor(a) * tp.tensor(b)))
+    check_fused(functools.partial(vecdot, axis=axis), *xs)
+
+
+def test_one_call_with_other_shapes_and_dtypes_between():
+    """Plans are kept by shape and options: each call has its own."""
+    for _ in range(2):
+        for n in (2, 3):
+            for dtype in ("float32", "int32"):
+                x = np.arange(n * n).reshape(n, n).astype(dtype)
+                for spec in ("ij,jk", "ij,kj"):
+                    assert_same(einsum(spec, x, tp.tensor(x)), np.einsum(spec, x, x))
+                assert_same(tensordot(x, x, axes=1), x @ x)
+                assert_same(tensordot(x, x, axes=np.int64(2)), np.tensordot(x, x, 2))
+                assert_same(multi_dot([x, x[0]]), x @ x[0])
+    for k in range(1100):  # more than are kept
+        assert einsum("i,i", np.ones(k % 1100 + 1, "float32"), tp.ones(k + 1, dtype="float32")).item() == k + 1
+
+
+def test_diagonals_are_views_where_their_axes_are_side_by_side():
+    x = draw(rng_for("diagonals"), (3, 3, 4, 4))
+    for spec in ("iijk->ijk", "ijkk->ijk", "iijj->ij", "iijj", "iijj->ji"):
+        f = functools.partial(einsum, spec)
+        close(f(tp.tensor(x)), np.einsum(spec, x), 1e-12)
+        check_vjp(f, x, label=spec)
 
 
 def test_cross_with_a_positive_axis_and_other_ranks():

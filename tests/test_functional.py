@@ -14,6 +14,7 @@ from helpers import (
     WIDE,
     assert_gradients,
     assert_same,
+    check_fused,
     check_vjp,
     close,
     draw,
@@ -326,3 +327,32 @@ def test_bad_calls(call, kind, message):
     with pytest.raises(kind, match=message) as error:
         call()
     assert isinstance(error.value, tp.TapeflowError)
+
+
+def single_ops(x, axes, weight, bias, eps, centred=True):
+    """layer_norm, or rms_norm, as the ops that its kernels follow."""
+    z = x - tp.mean(x, axes, True) if centred else x
+    y = z * tp.rsqrt(tp.mean(tp.square(z), axes, True) + eps)
+    y = y if weight is None else y * weight
+    return y if bias is None else y + bias
+
+
+@pytest.mark.parametrize("shape,count", [((4,), 1), ((3, 5), 1), ((2, 3, 17), 2), ((40, 300), 1), ((2, 9000), 1)])
+def test_a_norm_has_the_bits_of_single_ops(shape, count):
+    """The value; the eager rule against the recorded one; a row with no cotangent gets none, whatever it holds."""
+    rng = rng_for("norm bits", shape)
+    axes = tuple(range(len(shape) - count, len(shape)))
+    x, w, b, g = (draw(rng, s) for s in (shape, shape[-count:], shape[-count:], shape))
+    size = shape[-count:]
+    for dtype in FLOATS:
+        tx, tw, tb = (tp.tensor(a.astype(dtype)) for a in (x, w, b))
+        for weight, bias in ((None, None), (tw, None), (tw, tb)):
+            assert_same(layer_norm(tx, size, weight, bias, 0.1), single_ops(tx, axes, weight, bias, 0.1))
+        assert_same(rms_norm(tx, size, tw, 0.1), single_ops(tx, axes, tw, None, 0.1, False))
+    check_fused(lambda x, w, b: layer_norm(x, size, w, b, 0.1), x, w, b, seed=g)
+    check_fused(lambda x, w: rms_norm(x, size, w, 0.1), x, w, seed=g)
+    check_fused(lambda x: layer_norm(x, size, eps=0.1), x, seed=g)
+    if len(shape) > count:
+        x[0], g[0] = np.inf, 0
+        got = gradients(lambda x, w: layer_norm(x, size, w), x, w, seed=g)
+        assert not got[0][0].any() and np.isfinite(got[1]).all()

@@ -283,7 +283,7 @@ cdef int check_matmul(Value *a, Value *b) except -1:
 
 
 cdef Tensor op_vecdot(Tensor a, Tensor b, uint64_t mask):
-    """The sum over the axes in mask of a * b, floats of one shape and dtype: multiply's bits and sum's, in one kernel."""
+    """The sum over the axes in mask of a * b, floats of one shape and dtype; the bits are multiply's and sum's."""
     cdef ThreadState *ts = thread_state()
     cdef int64_t shape[64]
     cdef int64_t outer, n, inner

@@ -42,6 +42,8 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         return put_vjp(w, e, vals, g)
     if op == OP_MATMUL:
         return matmul_vjp(w, e, vals, g)
+    if op == OP_LAYER_NORM:
+        return norm_vjp(w, e, vals, g)
     if op == OP_VECDOT:
         return vecdot_vjp(w, e, vals, g)
     if op == OP_TAKE:
@@ -80,7 +82,7 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     elif op == OP_VAR or op == OP_STD:
         g = variance_vjp(e, vals, g)
     elif op == OP_SOFTMAX or op == OP_LOG_SOFTMAX or op == OP_LOGSUMEXP:
-        g = rows_vjp(e, vals, g)
+        g = rows_vjp(e, vals, g, w.composed)
     # identity, astype and broadcast_to pass g on: push casts and sums it
     return w.push_tensor(e.src[0], g, vals[0])
 
@@ -121,12 +123,14 @@ cdef Tensor last_axis(Tensor t, Value *x):
     return stretched(t, <uint64_t>1 << (x.ndim - 1), x)
 
 
-cdef Tensor rows_vjp(Entry *e, Value **vals, Tensor g):
+cdef Tensor rows_vjp(Entry *e, Value **vals, Tensor g, bint composed):
     """softmax, log_softmax, logsumexp along the last axis."""
     cdef Tensor x, y, p
     cdef int op = e.opcode
     cdef Value *like = vals[0] if op == OP_LOGSUMEXP else vals[3]
     cdef uint64_t mask = <uint64_t>1 << (like.ndim - 1)
+    if not composed and op != OP_LOGSUMEXP:
+        return rows_grad(op, vals[3], g)
     y = with_node(vals[3], e)
     if op == OP_SOFTMAX:
         p = op_reduce(OP_SUM, call2(OP_SMUL, g, y), mask, False, True)
@@ -139,6 +143,27 @@ cdef Tensor rows_vjp(Entry *e, Value **vals, Tensor g):
     p = last_axis(call2(OP_EQUAL, wrap(value_share(vals[3]), NULL), -math.inf), like)
     p = call3(OP_WHERE, p, 0, op_rows(OP_SOFTMAX, x))
     return call2(OP_SMUL, last_axis(g, like), p)
+
+
+cdef Tensor rows_grad(int op, Value *y, Tensor g):
+    """The rule of softmax or log_softmax in one kernel; rows_vjp has the same operations one by one."""
+    cdef int k = y.dtype - TPF_FLOAT32
+    cdef int64_t n = y.shape[y.ndim - 1]
+    cdef int64_t rows = y.size // n if n else 0
+    cdef tpf_rows_vjp f = kernels.softmax_vjp[k] if op == OP_SOFTMAX else kernels.log_softmax_vjp[k]
+    cdef Value *gc = value_contiguous(g.v)
+    cdef Value *gx = NULL
+    try:
+        gx = value_like(y, y.dtype)
+        if y.size >= RELEASE_GIL // 4:
+            with nogil:
+                f(gx.data, gc.data, y.data, rows, n)
+        elif y.size:
+            f(gx.data, gc.data, y.data, rows, n)
+        return wrap(value_share(gx), NULL)
+    finally:
+        value_release(gc)
+        value_release(gx)
 
 
 cdef int cross_entropy_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:

@@ -25,32 +25,52 @@ TPF_INLINE void tpf_dot_join(double *lane, int64_t width) {
 }
 
 #define TPF_DOT_T float
+#define TPF_DOT_BITS uint32_t
 #define TPF_DOT(name) name##_f32
 #include "dot.h"
 #undef TPF_DOT_T
+#undef TPF_DOT_BITS
 #undef TPF_DOT
 #define TPF_DOT_T double
+#define TPF_DOT_BITS uint64_t
 #define TPF_DOT(name) name##_f64
 #include "dot.h"
 #undef TPF_DOT_T
+#undef TPF_DOT_BITS
 #undef TPF_DOT
 
 #else /* ---- the body, once per dtype ---- */
 
-static double TPF_DOT(tpf_dot_row)(const TPF_DOT_T *a, const TPF_DOT_T *b, int64_t n) {
+/* The first n of 16 values, n > 0, then zeros; all 16 are read where they may be, and masked. */
+TPF_INLINE void TPF_DOT(tpf_dot_load)(TPF_DOT_T *to, const TPF_DOT_T *x, int64_t n, int64_t readable) {
+    TPF_DOT_BITS bits[TPF_R_LANES];
+    if (readable < TPF_R_LANES) {
+        for (int j = 0; j < TPF_R_LANES; j++) to[j] = 0;
+        for (int64_t j = 0; j < n; j++) to[j] = x[j];
+        return;
+    }
+    const TPF_DOT_BITS *mask = TPF_DOT(tpf_r_mask) + TPF_R_LANES - n;
+    memcpy(bits, x, sizeof bits);
+    for (int j = 0; j < TPF_R_LANES; j++) bits[j] &= mask[j];
+    memcpy(to, bits, sizeof bits);
+}
+
+/* `readable` values may be touched from a, and from b, on. */
+static double TPF_DOT(tpf_dot_row)(const TPF_DOT_T *a, const TPF_DOT_T *b, int64_t n, int64_t readable) {
     if (n > TPF_R_CHUNK) {
         const int64_t half = tpf_r_split(n);
-        const double left = TPF_DOT(tpf_dot_row)(a, b, half);
-        return left + TPF_DOT(tpf_dot_row)(a + half, b + half, n - half);
+        const double left = TPF_DOT(tpf_dot_row)(a, b, half, readable);
+        return left + TPF_DOT(tpf_dot_row)(a + half, b + half, n - half, readable - half);
     }
     double lane[TPF_R_LANES] = {0}, by8[8], by4[4];
     int64_t i = 0;
     for (; i + TPF_R_LANES <= n; i += TPF_R_LANES)
         for (int j = 0; j < TPF_R_LANES; j++) lane[j] += (double)(TPF_DOT_T)(a[i + j] * b[i + j]);
     if (i < n) {
-        TPF_DOT_T p[TPF_R_LANES] = {0};
-        for (int64_t j = 0; j < n - i; j++) p[j] = a[i + j] * b[i + j];
-        for (int j = 0; j < TPF_R_LANES; j++) lane[j] += (double)p[j];
+        TPF_DOT_T left[TPF_R_LANES], right[TPF_R_LANES];
+        TPF_DOT(tpf_dot_load)(left, a + i, n - i, readable - i);
+        TPF_DOT(tpf_dot_load)(right, b + i, n - i, readable - i);
+        for (int j = 0; j < TPF_R_LANES; j++) lane[j] += (double)(TPF_DOT_T)(left[j] * right[j]);
     }
     for (int j = 0; j < 8; j++) by8[j] = lane[j] + lane[j + 8];
     for (int j = 0; j < 4; j++) by4[j] = by8[j] + by8[j + 4];
@@ -89,8 +109,12 @@ static void TPF_DOT(tpf_dot_units)(void *ctx, int64_t begin, int64_t end) {
     const TPF_DOT_T *a = job->a, *b = job->b;
     TPF_DOT_T *y = job->y;
     if (job->inner == 1) {
-        for (int64_t o = begin; o < end; o++)
-            y[o] = (TPF_DOT_T)tpf_r_finish(TPF_DOT(tpf_dot_row)(a + o * job->a_step, b + o * job->b_step, job->n), 1, 0);
+        const int64_t n = job->n, step = job->a_step < job->b_step ? job->a_step : job->b_step;
+        for (int64_t o = begin; o < end; o++) {
+            const int64_t readable = step >= n ? (end - 1 - o) * step + n : n;
+            y[o] = (TPF_DOT_T)tpf_r_finish(
+                TPF_DOT(tpf_dot_row)(a + o * job->a_step, b + o * job->b_step, n, readable), 1, 0);
+        }
         return;
     }
     for (int64_t unit = begin; unit < end; unit++) {
@@ -108,7 +132,7 @@ static void TPF_DOT(tpf_dot_pieces)(void *ctx, int64_t begin, int64_t end) {
     const tpf_dot_job *job = ctx;
     for (int64_t p = begin; p < end; p++) {
         const int64_t at = p * job->piece, n = job->n - at < job->piece ? job->n - at : job->piece;
-        job->parts[p] = TPF_DOT(tpf_dot_row)((const TPF_DOT_T *)job->a + at, (const TPF_DOT_T *)job->b + at, n);
+        job->parts[p] = TPF_DOT(tpf_dot_row)((const TPF_DOT_T *)job->a + at, (const TPF_DOT_T *)job->b + at, n, n);
     }
 }
 

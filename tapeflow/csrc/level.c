@@ -21,6 +21,7 @@
 #include "variance.h"
 #include "scan.h"
 #include "dot.h"
+#include "norm.h"
 #include "softmax.h"
 #include "scatter.h"
 #include "matmul.h"
@@ -48,11 +49,15 @@ const tpf_kernels TPF_CONCAT(tpf_kernels_, TPF_LEVEL) = {
     .softmax = TPF_FLOATS(tpf_softmax),
     .log_softmax = TPF_FLOATS(tpf_log_softmax),
     .logsumexp = TPF_FLOATS(tpf_logsumexp),
+    .softmax_vjp = TPF_FLOATS(tpf_softmax_vjp),
+    .log_softmax_vjp = TPF_FLOATS(tpf_log_softmax_vjp),
     .cross_entropy = TPF_FLOATS(tpf_cross_entropy),
     .cross_entropy_vjp = TPF_FLOATS(tpf_cross_entropy_vjp),
     .scatter_add = {NULL, TPF_NUMBERS(tpf_scatter_add)},
     .matmul = {tpf_matmul_b8, TPF_NUMBERS(tpf_matmul)},
     .dot = TPF_FLOATS(tpf_dot),
+    .norm = TPF_FLOATS(tpf_norm),
+    .norm_vjp = TPF_FLOATS(tpf_norm_vjp),
     .uniform = TPF_FLOATS(tpf_uniform),
     .normal = TPF_FLOATS(tpf_normal),
     .bits32 = tpf_bits32,

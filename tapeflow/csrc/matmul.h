@@ -92,7 +92,9 @@ typedef TPF_MM_T TPF_MM(tpf_mm_vector);
 TPF_MM_KERNEL(tpf_mm_scalar1, TPF_MM_T, 1)
 TPF_MM_KERNEL(tpf_mm_scalar4, TPF_MM_T, 4)
 TPF_MM_KERNEL(tpf_mm_vector1, TPF_MM(tpf_mm_vector), 1)
+TPF_MM_KERNEL(tpf_mm_vector2, TPF_MM(tpf_mm_vector), 2)
 TPF_MM_KERNEL(tpf_mm_vector4, TPF_MM(tpf_mm_vector), 4)
+TPF_MM_KERNEL(tpf_mm_vector8, TPF_MM(tpf_mm_vector), 8)
 #undef TPF_MM_KERNEL
 
 /* count < W elements, in moves of constant size. */
@@ -109,10 +111,17 @@ TPF_INLINE void TPF_MM(tpf_mm_move)(TPF_MM_T *to, const TPF_MM_T *from, int64_t 
 static void TPF_MM(tpf_mm_panel)(const tpf_mm_job *job, TPF_MM_T *y, const TPF_MM_T *a, const TPF_MM_T *b,
                                  int64_t b_row, int64_t rows, int64_t depth, int first) {
     const int64_t n = job->n, a_row = job->a_row, a_col = job->a_col;
-    for (; rows >= 4; rows -= 4, y += 4 * n, a += 4 * a_row)
+    for (; rows >= 8; rows -= 8, y += 8 * n, a += 8 * a_row) /* an addition waits for the last one of its row */
+        TPF_MM(tpf_mm_vector8)(y, n, a, a_row, a_col, b, b_row, depth, first);
+    if (rows >= 4) {
         TPF_MM(tpf_mm_vector4)(y, n, a, a_row, a_col, b, b_row, depth, first);
-    for (; rows > 0; rows--, y += n, a += a_row)
-        TPF_MM(tpf_mm_vector1)(y, n, a, a_row, a_col, b, b_row, depth, first);
+        rows -= 4, y += 4 * n, a += 4 * a_row;
+    }
+    if (rows >= 2) {
+        TPF_MM(tpf_mm_vector2)(y, n, a, a_row, a_col, b, b_row, depth, first);
+        rows -= 2, y += 2 * n, a += 2 * a_row;
+    }
+    if (rows > 0) TPF_MM(tpf_mm_vector1)(y, n, a, a_row, a_col, b, b_row, depth, first);
 }
 
 /* The same for count columns, fewer than a vector has: through a tile. b is packed and padded. */

@@ -68,14 +68,18 @@ typedef struct {
 
 #define TPF_SM_T float
 #define TPF_SM(name) name##_f32
+#define TPF_SM_SUM tpf_r_sum_f32_row
 #include "softmax.h"
 #undef TPF_SM_T
 #undef TPF_SM
+#undef TPF_SM_SUM
 #define TPF_SM_T double
 #define TPF_SM(name) name##_f64
+#define TPF_SM_SUM tpf_r_sum_f64_row
 #include "softmax.h"
 #undef TPF_SM_T
 #undef TPF_SM
+#undef TPF_SM_SUM
 
 #else /* ---- the body, once per dtype ---- */
 
@@ -247,6 +251,35 @@ static void TPF_SM(tpf_log_softmax)(void *y, const void *x, int64_t rows, int64_
 static void TPF_SM(tpf_logsumexp)(void *y, const void *x, int64_t rows, int64_t n) {
     tpf_sm_job job = {.y = y, .x = x, .rows = rows, .n = n, .kind = TPF_SM_LOGSUMEXP};
     tpf_sm_over_rows(TPF_SM(tpf_sm_rows), &job, rows, n);
+}
+
+/* The rules of softmax, (g - sum(g * y)) * y, and of log_softmax, g - sum(g) * exp(y): the operations and the sums
+   (reduce.h) of the composed form, so its bits. */
+static void TPF_SM(tpf_sm_rule_rows)(void *ctx, int64_t begin, int64_t end) {
+    const tpf_sm_job *job = ctx;
+    const int64_t n = job->n;
+    for (int64_t row = begin; row < end; row++) {
+        const TPF_SM_T *g = (const TPF_SM_T *)job->g + row * n, *y = (const TPF_SM_T *)job->x + row * n;
+        TPF_SM_T *gx = (TPF_SM_T *)job->y + row * n;
+        if (job->kind == TPF_SM_SOFTMAX) {
+            TPF_IVDEP for (int64_t j = 0; j < n; j++) gx[j] = TPF_SM(tpf_smul)(g[j], y[j]);
+            const TPF_SM_T s = (TPF_SM_T)tpf_r_finish(TPF_SM_SUM(gx, n, (end - row) * n), 1, 0);
+            TPF_IVDEP for (int64_t j = 0; j < n; j++) gx[j] = TPF_SM(tpf_smul)(g[j] - s, y[j]);
+        } else {
+            const TPF_SM_T s = (TPF_SM_T)tpf_r_finish(TPF_SM_SUM(g, n, (end - row) * n), 1, 0);
+            TPF_IVDEP for (int64_t j = 0; j < n; j++) gx[j] = g[j] - TPF_SM(tpf_smul)(s, TPF_SM(tpf_exp)(y[j]));
+        }
+    }
+}
+
+static void TPF_SM(tpf_softmax_vjp)(void *gx, const void *g, const void *y, int64_t rows, int64_t n) {
+    tpf_sm_job job = {.y = gx, .x = y, .g = g, .rows = rows, .n = n, .kind = TPF_SM_SOFTMAX};
+    tpf_sm_over_rows(TPF_SM(tpf_sm_rule_rows), &job, rows, n);
+}
+
+static void TPF_SM(tpf_log_softmax_vjp)(void *gx, const void *g, const void *y, int64_t rows, int64_t n) {
+    tpf_sm_job job = {.y = gx, .x = y, .g = g, .rows = rows, .n = n, .kind = TPF_SM_LOG_SOFTMAX};
+    tpf_sm_over_rows(TPF_SM(tpf_sm_rule_rows), &job, rows, n);
 }
 
 /* partial[b] = the sum of log_sum + (most - x[label]) over block b: more exact than lse - x[label],

@@ -48,6 +48,8 @@ typedef struct {
 typedef void (*tpf_scan)(const tpf_scan_call *call);
 /* x is (rows, n); y is (rows, n), or (rows,) for logsumexp. */
 typedef void (*tpf_rows)(void *y, const void *x, int64_t rows, int64_t n);
+/* gx (rows, n) from the cotangent g of y: the rules of softmax and log_softmax. */
+typedef void (*tpf_rows_vjp)(void *gx, const void *g, const void *y, int64_t rows, int64_t n);
 /* loss: one value, the mean of logsumexp(x[i]) - x[i, labels[i]]; stats: (rows, 2), each row's maximum and
    1 / sum(exp(x - maximum)), so that backward has softmax's bits. Returns -1, or the first row whose label is
    outside 0..n-1 (nothing is then promised of loss and stats). */
@@ -65,6 +67,11 @@ typedef void (*tpf_matmul)(void *y, const void *a, const void *b, int64_t m, int
 /* y (outer, inner) = the sum over n of a (outer, n, inner) * b, slices a_step and b_step elements apart. */
 typedef void (*tpf_dot)(void *y, const void *a, const void *b, int64_t outer, int64_t n, int64_t inner, int64_t a_step,
                         int64_t b_step);
+/* y (rows, n): x normalised, times weight, plus bias (or NULL); stats (rows, 2): mean and scale. See norm.h. */
+typedef void (*tpf_norm)(void *y, void *stats, const void *x, const void *weight, const void *bias, int64_t rows,
+                         int64_t n, double eps, int centred);
+typedef void (*tpf_norm_vjp)(void *gx, void *product, const void *g, const void *x, const void *stats,
+                             const void *weight, int64_t rows, int64_t n, int centred);
 /* Philox 4x32-10 with key and counter (element // 4 or // 2, draw): see random.h. */
 typedef void (*tpf_random)(void *y, int64_t n, uint64_t key, uint64_t draw);
 
@@ -158,11 +165,14 @@ typedef struct {
     tpf_variance variance[2];                      /* float32, float64 */
     tpf_scan scan[TPF_NSCAN][TPF_NDTYPES];         /* by the dtype of x; NULL: not defined */
     tpf_rows softmax[2], log_softmax[2], logsumexp[2];
+    tpf_rows_vjp softmax_vjp[2], log_softmax_vjp[2];
     tpf_cross_entropy cross_entropy[2];
     tpf_cross_entropy_vjp cross_entropy_vjp[2];
     tpf_scatter_add scatter_add[TPF_NDTYPES];
     tpf_matmul matmul[TPF_NDTYPES];
     tpf_dot dot[2];
+    tpf_norm norm[2];
+    tpf_norm_vjp norm_vjp[2];
     tpf_random uniform[2], normal[2]; /* [0, 1); standard normal */
     tpf_random bits32, bits64;
     void (*run_scalars)(void *cells, const tpf_scalar *code, const tpf_scalar *end);
