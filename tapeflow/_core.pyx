@@ -115,9 +115,9 @@ cdef extern from "platform.h" nogil:
         tpf_scatter_add scatter_add[6]
         tpf_matmul matmul[6]
         tpf_dot dot[2]
-        void (*norm[2])(void *, void *, const void *, const void *, const void *, int64_t, int64_t, double,
+        void (*layer_norm[2])(void *, void *, const void *, const void *, const void *, int64_t, int64_t, double,
                         bint) noexcept nogil
-        void (*norm_vjp[2])(void *, void *, const void *, const void *, const void *, const void *, int64_t, int64_t,
+        void (*layer_norm_vjp[2])(void *, void *, const void *, const void *, const void *, const void *, int64_t, int64_t,
                             bint) noexcept nogil
         tpf_random uniform[2]
         tpf_random normal[2]

@@ -48,13 +48,13 @@ cdef class Pipe:
                     axes[d] = <int>move.at[d]
                 x = op_permute(x, axes)
             elif move.kind == MOVE_SUM:
-                x = sum_in_kind(x, mask_of(move.n, move.at))
+                x = sum_in_kind(x, axes_bits(move.n, move.at))
             else:
                 x = every(x, <int>move.at[0], move.at[1])
         return x
 
 
-cdef uint64_t mask_of(int n, const int64_t *axes) noexcept:
+cdef uint64_t axes_bits(int n, const int64_t *axes) noexcept:
     cdef uint64_t mask = 0
     cdef int d
     for d in range(n):

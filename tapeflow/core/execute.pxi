@@ -51,16 +51,6 @@ cdef int execute_take(int axis, Value *x, Value *idx, Value *y) except -1:
     return 0
 
 
-cdef int execute_indices(int64_t extent, int axis, Value *idx, Value *y) except -1:
-    cdef Value *raw = value_contiguous(idx)
-    cdef int64_t bad = tpf_normalise_indices(<int64_t *>y.data, raw.data, raw.dtype, raw.size, extent)
-    value_release(raw)
-    if bad >= 0:
-        raise errors.TensorIndexError(f"[take] the index at position {bad} is out of range for axis {axis} of size "
-                                      f"{extent}.")
-    return 0
-
-
 cdef int execute_rows(int op, Value *x, Value *y) except -1:
     cdef int k = x.dtype - TPF_FLOAT32
     cdef int64_t n = x.shape[x.ndim - 1]
@@ -81,11 +71,12 @@ cdef int execute_rows(int op, Value *x, Value *y) except -1:
 
 
 cdef int execute_matmul(Value *a, Value *b, Value *y) except -1:
+    cdef bint dots = a.shape[a.ndim - 2] == 1 and b.shape[b.ndim - 1] == 1
     cdef Value *va = NULL
     cdef Value *vb = NULL
     try:
-        va = matmul_operand(a, y.dtype)
-        vb = matmul_operand(b, y.dtype)
+        va = matmul_operand(a, y.dtype, a.ndim - 1 if dots else -1)
+        vb = matmul_operand(b, y.dtype, b.ndim - 2 if dots else -1)
         matmul_into(va, vb, y)
     finally:
         value_release(va)
@@ -204,8 +195,6 @@ cdef int execute_op(int op, const int64_t *params, int nin, Value **ins, Value *
         return execute_rows(op, ins[0], y)
     if op == OP_TAKE:
         return execute_take(<int>params[1], ins[0], ins[1], y)
-    if op == OP_INDICES:
-        return execute_indices(params[1], <int>params[2], ins[0], y)
     if op == OP_SCATTER_ADD:
         copy_value(y, ins[0])
         return scatter_into(y, ins[1], ins[2], <int>params[1])
@@ -302,7 +291,7 @@ cdef int execute_elementwise(int op, int nin, Value **ins, Value *y) except -1:
 def has_kernel(int op):
     """Can a plan run the op without making a tensor?"""
     return (op in (OP_ASTYPE, OP_IDENTITY, OP_BROADCAST_TO, OP_RESHAPE, OP_PERMUTE_DIMS, OP_GETITEM, OP_UNSLICE,
-                   OP_ASSIGN, OP_CONCAT, OP_SOFTMAX, OP_LOG_SOFTMAX, OP_LOGSUMEXP, OP_TAKE, OP_INDICES, OP_SCATTER_ADD,
+                   OP_ASSIGN, OP_CONCAT, OP_SOFTMAX, OP_LOG_SOFTMAX, OP_LOGSUMEXP, OP_TAKE, OP_SCATTER_ADD,
                    OP_MATMUL, OP_CROSS_ENTROPY, OP_CROSS_ENTROPY_VJP) or OP_SUM <= op <= OP_ARGMAX)
 
 

@@ -42,9 +42,9 @@ cdef Tensor op_norm(Tensor x, Tensor weight, Tensor bias, int axes, double eps, 
         stats = value_new(2, stats_shape, x.v.dtype)
         if y.size >= RELEASE_GIL // 4:
             with nogil:
-                kernels.norm[k](y.data, stats.data, vals[0].data, w, b, stats_shape[0], n, eps, centred)
+                kernels.layer_norm[k](y.data, stats.data, vals[0].data, w, b, stats_shape[0], n, eps, centred)
         elif y.size:
-            kernels.norm[k](y.data, stats.data, vals[0].data, w, b, stats_shape[0], n, eps, centred)
+            kernels.layer_norm[k](y.data, stats.data, vals[0].data, w, b, stats_shape[0], n, eps, centred)
         if (wants_record(ts, nodes[0], y.dtype) or wants_record(ts, nodes[1], y.dtype)
                 or wants_record(ts, nodes[2], y.dtype)):
             e = record(ts, OP_LAYER_NORM, nin, nodes, vals, y, SAVE_A if nin == 1 else SAVE_A | SAVE_B)
@@ -100,9 +100,9 @@ cdef tuple norm_grad(Entry *e, Value **vals, Tensor g):
         product = value_like(x, x.dtype)
         if x.size >= RELEASE_GIL // 4:
             with nogil:
-                kernels.norm_vjp[k](y.data, product.data, gc.data, x.data, vals[3].data, weight, rows, n, centred)
+                kernels.layer_norm_vjp[k](y.data, product.data, gc.data, x.data, vals[3].data, weight, rows, n, centred)
         elif x.size:
-            kernels.norm_vjp[k](y.data, product.data, gc.data, x.data, vals[3].data, weight, rows, n, centred)
+            kernels.layer_norm_vjp[k](y.data, product.data, gc.data, x.data, vals[3].data, weight, rows, n, centred)
         return wrap(value_share(y), NULL), wrap(value_share(product), NULL)
     finally:
         value_release(gc)

@@ -162,6 +162,30 @@ cdef Value *matmul_value(Value *a, Value *b) except NULL:
     cdef int64_t n = b.shape[b.ndim - 1]
     cdef int ndim = a.ndim if a.ndim > b.ndim else b.ndim
     cdef int64_t shape[64]
+    cdef int d, p
+    cdef Value *y
+    for d in range(ndim - 2):
+        p = d - (ndim - a.ndim)
+        shape[d] = 1 if p < 0 else a.shape[p]
+        p = d - (ndim - b.ndim)
+        if p >= 0 and b.shape[p] != 1:
+            shape[d] = b.shape[p]
+    shape[ndim - 2], shape[ndim - 1] = m, n
+    y = value_new(ndim, shape, a.dtype)
+    try:
+        matmul_into(a, b, y)
+    except:
+        value_release(y)
+        raise
+    return y
+
+
+cdef int matmul_into(Value *a, Value *b, Value *y) except -1:
+    """y = a @ b; y is contiguous, of the shape that matmul_value gives it."""
+    cdef int64_t m = a.shape[a.ndim - 2]
+    cdef int64_t k = a.shape[a.ndim - 1]
+    cdef int64_t n = b.shape[b.ndim - 1]
+    cdef int ndim = y.ndim
     cdef int64_t sa[64]
     cdef int64_t sb[64]
     cdef int64_t size
@@ -170,7 +194,6 @@ cdef Value *matmul_value(Value *a, Value *b) except NULL:
     cdef int64_t grain
     cdef double work
     cdef int d, p
-    cdef Value *y
     cdef Batch batch
     for d in range(ndim - 2):
         p = d - (ndim - a.ndim)
@@ -178,24 +201,17 @@ cdef Value *matmul_value(Value *a, Value *b) except NULL:
         sa[d] = 0 if size == 1 else a.strides[p]
         p = d - (ndim - b.ndim)
         sb[d] = 0 if p < 0 or b.shape[p] == 1 else b.strides[p]
-        shape[d] = size if p < 0 or b.shape[p] == 1 else b.shape[p]
-    shape[ndim - 2], shape[ndim - 1] = m, n
-    y = value_new(ndim, shape, a.dtype)
     if y.size == 0:
-        return y
+        return 0
     if k == 0:
         memset(y.data, 0, y.size * each)
-        return y
-    try:
-        if a.contiguous and b.ndim == 2 and a.ndim > 2:  # a shared right factor: one product over all rows
-            choose_product(&batch.product, a, b, a.size // k, n, k, k * each, each, b.strides[0], b.strides[1])
-        else:
-            choose_product(&batch.product, a, b, m, n, k, a.strides[a.ndim - 2], a.strides[a.ndim - 1],
-                           b.strides[b.ndim - 2], b.strides[b.ndim - 1])
-            count = y.size // (m * n)
-    except:
-        value_release(y)
-        raise
+        return 0
+    if a.contiguous and b.ndim == 2 and a.ndim > 2:  # a shared right factor: one product over all rows
+        choose_product(&batch.product, a, b, a.size // k, n, k, k * each, each, b.strides[0], b.strides[1])
+    else:
+        choose_product(&batch.product, a, b, m, n, k, a.strides[a.ndim - 2], a.strides[a.ndim - 1],
+                       b.strides[b.ndim - 2], b.strides[b.ndim - 1])
+        count = y.size // (m * n)
     work = <double>(y.size // count) * <double>k
     if count == 1:
         if work <= TINY_MATMUL:
@@ -203,9 +219,9 @@ cdef Value *matmul_value(Value *a, Value *b) except NULL:
         else:
             with nogil:
                 run_product(&batch.product, y.data, a.data, b.data)
-        return y
+        return 0
     batch.out, batch.a, batch.b, batch.out_step = y.data, a.data, b.data, m * n * each
-    batch.shape, batch.sa, batch.sb, batch.ndim = shape, sa, sb, ndim - 2
+    batch.shape, batch.sa, batch.sb, batch.ndim = y.shape, sa, sb, ndim - 2
     grain = count
     if work * count > BATCH_PARALLEL and (batch.product.routine != BY_GEMM or work <= BLAS_ALONE):
         grain = <int64_t>(BATCH_PARALLEL / 8 / work) + 1
@@ -214,7 +230,7 @@ cdef Value *matmul_value(Value *a, Value *b) except NULL:
     else:
         with nogil:
             tpf_parallel(run_batch, &batch, count, grain)
-    return y
+    return 0
 
 
 cdef Value *matmul_operand(Value *v, int dtype, int along) except NULL:

@@ -68,10 +68,10 @@ typedef void (*tpf_matmul)(void *y, const void *a, const void *b, int64_t m, int
 typedef void (*tpf_dot)(void *y, const void *a, const void *b, int64_t outer, int64_t n, int64_t inner, int64_t a_step,
                         int64_t b_step);
 /* y (rows, n): x normalised, times weight, plus bias (or NULL); stats (rows, 2): mean and scale. See norm.h. */
-typedef void (*tpf_norm)(void *y, void *stats, const void *x, const void *weight, const void *bias, int64_t rows,
-                         int64_t n, double eps, int centred);
-typedef void (*tpf_norm_vjp)(void *gx, void *product, const void *g, const void *x, const void *stats,
-                             const void *weight, int64_t rows, int64_t n, int centred);
+typedef void (*tpf_layer_norm)(void *y, void *stats, const void *x, const void *weight, const void *bias, int64_t rows,
+                               int64_t n, double eps, int centred);
+typedef void (*tpf_layer_norm_vjp)(void *gx, void *product, const void *g, const void *x, const void *stats,
+                                   const void *weight, int64_t rows, int64_t n, int centred);
 /* Philox 4x32-10 with key and counter (element // 4 or // 2, draw): see random.h. */
 typedef void (*tpf_random)(void *y, int64_t n, uint64_t key, uint64_t draw);
 
@@ -171,8 +171,8 @@ typedef struct {
     tpf_scatter_add scatter_add[TPF_NDTYPES];
     tpf_matmul matmul[TPF_NDTYPES];
     tpf_dot dot[2];
-    tpf_norm norm[2];
-    tpf_norm_vjp norm_vjp[2];
+    tpf_layer_norm layer_norm[2];
+    tpf_layer_norm_vjp layer_norm_vjp[2];
     tpf_random uniform[2], normal[2]; /* [0, 1); standard normal */
     tpf_random bits32, bits64;
     void (*run_scalars)(void *cells, const tpf_scalar *code, const tpf_scalar *end);
