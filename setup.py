@@ -38,6 +38,8 @@ if VARIANT not in ("release", "asan", "boundscheck"):
 DIRECTIVES = {
     "language_level": 3,
     "binding": False,
+    "embedsignature": True,  # for help() and inspect.signature, since a function without binding has none of its own
+    "embedsignature.format": "clinic",
     "boundscheck": False,
     "wraparound": False,
     "initializedcheck": False,

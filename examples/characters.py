@@ -8,8 +8,10 @@ at the end of it is never trained on. `Block` and `Transformer` are the whole of
 """
 
 import time
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +22,10 @@ CONTEXT, BATCH = 48, 24  # characters that are looked at, pieces of text in a st
 WIDTH, HEADS, BLOCKS = 64, 4, 2
 STEPS, RATE = 1000, 3e-3
 PICTURES = Path("out")
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def read_documents():
+def read_documents() -> tuple[str, list[str]]:
     """The text, and the characters that are in it."""
     root = Path(__file__).resolve().parent.parent
     paths = [root / "README.md", root / "ARCHITECTURE.md", *sorted((root / "docs").glob("*.md"))]
@@ -33,17 +36,17 @@ def read_documents():
 class Block(nn.Module):
     """Attention to the characters before, then a step of thought at each place; both added to what was there."""
 
-    def __init__(self, rng):
+    def __init__(self, rng: tp.random.Generator) -> None:
         self.norm1, self.norm2 = nn.LayerNorm(WIDTH), nn.LayerNorm(WIDTH)
         self.ask, self.offer, self.tell, self.join = (nn.Linear(WIDTH, WIDTH, generator=rng) for _ in range(4))
         self.think = nn.Sequential(
             nn.Linear(WIDTH, 4 * WIDTH, generator=rng), nn.GELU("tanh"), nn.Linear(4 * WIDTH, WIDTH, generator=rng)
         )
 
-    def forward(self, x, future):
+    def forward(self, x: tp.Tensor, future: tp.Tensor) -> tp.Tensor:
         n, length, _ = x.shape
 
-        def split(y):
+        def split(y: tp.Tensor) -> tp.Tensor:
             """(n, length, WIDTH) -> (n, HEADS, length, WIDTH / HEADS)."""
             return tp.permute_dims(tp.reshape(y, (n, length, HEADS, WIDTH // HEADS)), (0, 2, 1, 3))
 
@@ -52,13 +55,16 @@ class Block(nn.Module):
         weights = tp.softmax(scores + future)  # -inf: what comes later is not looked at
         seen = tp.permute_dims(weights @ split(self.tell(y)), (0, 2, 1, 3))
         x = x + self.join(tp.reshape(seen, (n, length, WIDTH)))
-        return x + self.think(self.norm2(x))
+        thought: tp.Tensor = self.think(self.norm2(x))
+        return x + thought
 
 
 class Transformer(nn.Module):
     """Numbers of characters (n, length) -> scores for the next one at each place (n, length, characters)."""
 
-    def __init__(self, characters, seed=0):
+    future: tp.Tensor
+
+    def __init__(self, characters: int, seed: int = 0) -> None:
         rng = tp.random.Generator(seed)
         self.character = nn.Embedding(characters, WIDTH, generator=rng)
         self.place = nn.Embedding(CONTEXT, WIDTH, generator=rng)
@@ -68,26 +74,33 @@ class Transformer(nn.Module):
         later = np.triu(np.full((CONTEXT, CONTEXT), -np.inf, np.float32), 1)
         self.register_buffer("future", tp.tensor(later), persistent=False)
 
-    def forward(self, numbers):
+    def forward(self, numbers: tp.Tensor) -> tp.Tensor:
         length = numbers.shape[1]
         x = self.character(numbers) + self.place.weight[:length]
         for block in self.blocks:
             x = block(x, self.future[:length, :length])
-        return self.out(self.norm(x))
+        scores: tp.Tensor = self.out(self.norm(x))
+        return scores
 
 
-def loss_of(model, pieces):
+def loss_of(model: Transformer, pieces: tp.Tensor) -> tp.Tensor:
     """The mean of -log p of each next character in pieces of text (n, length + 1)."""
     scores = model(pieces[:, :-1])
     return tp.cross_entropy(tp.reshape(scores, (-1, scores.shape[-1])), tp.reshape(pieces[:, 1:], (-1,)))
 
 
-def pieces_at(numbers, starts):
+def pieces_at(numbers: Array, starts: Array) -> tp.Tensor:
     """The pieces of the text that begin at starts, as a tensor (n, CONTEXT + 1)."""
     return tp.tensor(numbers[starts[:, None] + np.arange(CONTEXT + 1)])
 
 
-def train(numbers, characters, steps=STEPS, seed=0, progress=lambda steps: steps):
+def train(
+    numbers: Array,
+    characters: int,
+    steps: int = STEPS,
+    seed: int = 0,
+    progress: Callable[[range], Iterable[int]] = lambda steps: steps,
+) -> tuple[Transformer, list[float], list[tuple[int, float]]]:
     """Train on nine tenths of the text; return the model, the loss of each step, and (step, loss) on the last tenth."""
     model = Transformer(characters, seed)
     rng = np.random.default_rng(seed)
@@ -95,7 +108,7 @@ def train(numbers, characters, steps=STEPS, seed=0, progress=lambda steps: steps
     test = pieces_at(numbers, np.linspace(cut, len(numbers) - CONTEXT - 1, 50).astype(int))
     rate = optim.linear_warmup(optim.cosine(RATE, steps, final=RATE / 20), min(50, steps))
     adam = optim.AdamW(model.parameters(), lr=rate, weight_decay=0.05)
-    losses, checks = [], []
+    losses, checks = list[float](), list[tuple[int, float]]()
     for step in progress(range(steps)):
         adam.zero_grad()
         loss = loss_of(model, pieces_at(numbers, rng.integers(cut - CONTEXT, size=BATCH)))
@@ -109,7 +122,7 @@ def train(numbers, characters, steps=STEPS, seed=0, progress=lambda steps: steps
     return model, losses, checks
 
 
-def write(model, start, count, seed=0):
+def write(model: Transformer, start: Sequence[int], count: int, seed: int = 0) -> list[int]:
     """Numbers of characters: start, and count more, each drawn as likely as the model says, a little bolder."""
     rng, numbers = np.random.default_rng(seed), list(start)
     with tp.no_grad():
@@ -120,7 +133,7 @@ def write(model, start, count, seed=0):
     return numbers
 
 
-def draw(losses, checks, characters):
+def draw(losses: list[float], checks: list[tuple[int, float]], characters: int) -> None:
     """The loss on both parts of the text, in bits per character."""
     import matplotlib
 
@@ -139,7 +152,7 @@ def draw(losses, checks, characters):
     figure.savefig(PICTURES / "characters.png", dpi=110)
 
 
-def main():
+def main() -> None:
     """Train, say how well it predicts, let it write, draw."""
     from tqdm import tqdm
 

@@ -7,7 +7,9 @@ Below, `network` and `train` are the whole of the learning; the rest shows the r
 """
 
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +20,21 @@ SIZES = (64, 128, 64, 10)  # pixels, two hidden layers, classes
 EPOCHS, BATCH, RATE = 25, 32, 3e-3
 NOISE = 0.2  # added to the pixels while training, so that the network cannot learn single images by heart
 PICTURES = Path("out")
+Array = np.ndarray[Any, np.dtype[Any]]
 
 
-def digits():
+def digits() -> list[Array]:
     """The images, 0 to 1, and their labels, split class by class: x_train, x_test, y_train, y_test."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
     images, labels = load_digits(return_X_y=True)
     images = (images / 16).astype(np.float32)
-    return train_test_split(images, labels.astype(np.int64), test_size=0.25, stratify=labels, random_state=0)
+    labels = labels.astype(np.int64)
+    return list(train_test_split(images, labels, test_size=0.25, stratify=labels, random_state=0))
 
 
-def network(rng):
+def network(rng: tp.random.Generator) -> nn.Sequential:
     """Images (n, 64) -> scores (n, 10): the larger, the likelier the class. Weights begin as suits relu."""
     model = nn.Sequential()
     for n_in, n_out in zip(SIZES, SIZES[1:]):
@@ -40,7 +44,13 @@ def network(rng):
     return model[:-1]
 
 
-def train(x_train, y_train, epochs=EPOCHS, seed=0, progress=lambda steps: steps):
+def train(
+    x_train: Array,
+    y_train: Array,
+    epochs: int = EPOCHS,
+    seed: int = 0,
+    progress: Callable[[range], Iterable[int]] = lambda steps: steps,
+) -> tuple[nn.Sequential, list[float]]:
     """Train on NumPy arrays; return the model and the loss of each step. `progress` may wrap the steps."""
     rng = tp.random.Generator(seed)
     model = network(rng)
@@ -64,13 +74,13 @@ def train(x_train, y_train, epochs=EPOCHS, seed=0, progress=lambda steps: steps)
     return model, losses
 
 
-def predict(model, x):
+def predict(model: nn.Module, x: Array) -> Array:
     """The likeliest class of each image, as a NumPy array."""
     with tp.no_grad():
         return tp.argmax(model(tp.tensor(x)), axis=1).numpy()
 
 
-def new_figure(rows=1, columns=1, size=(7, 4.5)):
+def new_figure(rows: int = 1, columns: int = 1, size: tuple[float, float] = (7, 4.5)) -> tuple[Any, Any]:
     """A figure that needs no screen, and its axes."""
     import matplotlib
 
@@ -80,13 +90,13 @@ def new_figure(rows=1, columns=1, size=(7, 4.5)):
     return pyplot.subplots(rows, columns, figsize=size, layout="constrained")
 
 
-def save(figure, name):
+def save(figure: Any, name: str) -> None:
     """Write a figure into the folder of pictures."""
     PICTURES.mkdir(exist_ok=True)
     figure.savefig(PICTURES / name, dpi=110)
 
 
-def draw_loss(losses, per_epoch):
+def draw_loss(losses: list[float], per_epoch: int) -> None:
     """The loss of each step and its mean over each epoch."""
     figure, axes = new_figure()
     epochs = np.arange(len(losses)) / per_epoch
@@ -99,7 +109,7 @@ def draw_loss(losses, per_epoch):
     save(figure, "loss.png")
 
 
-def draw_confusion(truth, guess):
+def draw_confusion(truth: Array, guess: Array) -> None:
     """How often each digit was read as each digit."""
     counts = np.zeros((10, 10), int)
     np.add.at(counts, (truth, guess), 1)
@@ -112,7 +122,7 @@ def draw_confusion(truth, guess):
     save(figure, "confusion.png")
 
 
-def draw_samples(images, truth, guess):
+def draw_samples(images: Array, truth: Array, guess: Array) -> None:
     """Test digits with what the network reads; the wrong ones first, in red."""
     order = np.argsort(truth == guess, kind="stable")[:40]
     figure, axes = new_figure(4, 10, size=(9, 4.4))
@@ -125,7 +135,7 @@ def draw_samples(images, truth, guess):
     save(figure, "samples.png")
 
 
-def main():
+def main() -> None:
     """Train, measure, draw, and say where to look."""
     from tqdm import tqdm
 

@@ -9,7 +9,9 @@ and in c, which is a parameter as well.
 """
 
 import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,15 +24,17 @@ FREQUENCY, DAMPING = 2.0, 0.25  # w, which is known, and c, which is to be found
 NOISE = 0.03
 STEPS = 3000
 PICTURES = Path("out")
+Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
-def swing(t):
+def swing(t: Array) -> Array:
     """The true angle at times t: it begins at 1 and at rest."""
     w = np.sqrt(FREQUENCY**2 - DAMPING**2)
-    return np.exp(-DAMPING * t) * (np.cos(w * t) + DAMPING / w * np.sin(w * t))
+    angle: Array = np.exp(-DAMPING * t) * (np.cos(w * t) + DAMPING / w * np.sin(w * t))
+    return angle
 
 
-def measurements(seed=0):
+def measurements(seed: int = 0) -> tuple[Array, Array]:
     """Nine times and noisy angles, columns."""
     rng = np.random.default_rng(seed)
     t = np.linspace(0.0, SEEN, 9)[:, None]
@@ -40,7 +44,7 @@ def measurements(seed=0):
 class Swing(nn.Module):
     """The angle as a function of time, and the damping."""
 
-    def __init__(self, seed=0):
+    def __init__(self, seed: int = 0) -> None:
         rng = tp.random.Generator(seed)
         self.curve = nn.Sequential(
             nn.Linear(1, 32, dtype="float64", generator=rng),
@@ -51,26 +55,34 @@ class Swing(nn.Module):
         )
         self.damping = nn.Parameter(np.zeros(()))
 
-    def forward(self, t):
-        return self.curve(t * (4.0 / END) - 2.0)  # times as numbers of a size that suits tanh
+    def forward(self, t: tp.Tensor) -> tp.Tensor:
+        angle: tp.Tensor = self.curve(t * (4.0 / END) - 2.0)  # times as numbers of a size that suits tanh
+        return angle
 
-    def violation(self, t):
+    def violation(self, t: tp.Tensor) -> tp.Tensor:
         """How far the equation is from holding at each time."""
         velocity = tp.grad(lambda t: tp.sum(self(t)))  # each angle depends on its own time: the sum keeps them apart
         acceleration = tp.grad(lambda t: tp.sum(velocity(t)))
-        return acceleration(t) + 2.0 * self.damping * velocity(t) + FREQUENCY**2 * self(t)
+        left: tp.Tensor = acceleration(t) + 2.0 * self.damping * velocity(t) + FREQUENCY**2 * self(t)
+        return left
 
 
-def fit(t_seen, u_seen, physics=True, steps=STEPS, progress=lambda steps: steps):
+def fit(
+    t_seen: Array,
+    u_seen: Array,
+    physics: bool = True,
+    steps: int = STEPS,
+    progress: Callable[[range], Iterable[int]] = lambda steps: steps,
+) -> tuple[Swing, list[float]]:
     """Train on the measurements and, with physics, on the equation; return the model and the damping at each step."""
     model = Swing()
     adam = optim.Adam(model.parameters(), lr=optim.cosine(1e-2, steps, final=1e-4))
-    t_seen, u_seen = tp.tensor(t_seen), tp.tensor(u_seen)
+    t_data, u_data = tp.tensor(t_seen), tp.tensor(u_seen)
     t_law = tp.linspace(0.0, END, 40, dtype="float64").reshape(40, 1)
     path = []
     for _ in progress(range(steps)):
         adam.zero_grad()
-        loss = tp.mse_loss(model(t_seen), u_seen)
+        loss = tp.mse_loss(model(t_data), u_data)
         if physics:
             loss = loss + 0.02 * tp.mean(model.violation(t_law) ** 2)
         loss.backward()
@@ -80,13 +92,14 @@ def fit(t_seen, u_seen, physics=True, steps=STEPS, progress=lambda steps: steps)
     return model, path
 
 
-def angles(model, t):
+def angles(model: Swing, t: Array) -> Array:
     """The model's curve at times t, as NumPy arrays."""
     with tp.no_grad():
-        return model(tp.tensor(t)).numpy()
+        angle: Array = model(tp.tensor(t)).numpy()
+        return angle
 
 
-def draw(t_seen, u_seen, with_law, without_law, path):
+def draw(t_seen: Array, u_seen: Array, with_law: Swing, without_law: Swing, path: list[float]) -> None:
     """The curves against the truth, and the damping on its way."""
     import matplotlib
 
@@ -109,7 +122,7 @@ def draw(t_seen, u_seen, with_law, without_law, path):
     figure.savefig(PICTURES / "pendulum.png", dpi=110)
 
 
-def main():
+def main() -> None:
     """Fit with and without the law, say what was found, draw."""
     from tqdm import tqdm
 

@@ -4,7 +4,44 @@ import numpy as np
 import pytest
 
 import tapeflow as tp
-from examples import characters, pendulum
+from examples import basics, characters, layer, pendulum, regression
+
+
+def test_the_formula_and_its_derivatives(capsys):
+    assert basics.formula(5.0, 3.0, 2.0) == (33.0, [3.0, 6.0, 9.0])
+    y, slopes, tape = basics.areas(2.0, 3.0, 1.0)
+    assert (y, slopes) == (10.0, [2.0, 7.0, -5.0])
+    assert [line.split(" = ")[1].split("(")[0] for line in tape.splitlines()[1:]] == ["add", "subtract", "multiply"]
+    total = basics.constants()
+    assert total.tolist() == [[11.0, 22.0], [33.0, 44.0]] and not total.requires_grad
+    basics.main()
+    assert "dF/da = 3, dF/db = 6, dF/dc = 9" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fit", [regression.with_a_tape, regression.with_backward, regression.in_micro_batches])
+def test_each_way_finds_the_line_of_least_squares(fit):
+    x, y = regression.points()
+    assert fit(x, y) == pytest.approx(regression.exact(x, y), abs=1e-4)
+    assert fit(x, y, steps=1) != pytest.approx(regression.exact(x, y), abs=0.1)
+
+
+def test_micro_batches_give_the_gradient_of_the_whole():
+    x, y = regression.points()
+    whole, parts = (regression.in_micro_batches(x, y, parts=n, steps=1) for n in (1, 4))
+    assert parts == pytest.approx(whole, rel=1e-5)
+
+
+def test_the_layer_learns_the_patterns():
+    model, data = layer.network(), layer.Patterns()
+    assert [(name, p.shape) for name, p in model.named_parameters()] == [
+        ("0.weight", (784, 64)),
+        ("0.bias", (64,)),
+        ("1.weight", (64, 10)),
+        ("1.bias", (10,)),
+    ]
+    before = layer.accuracy(model, data)
+    losses = layer.train(model, data, steps=60)
+    assert losses[-1] < losses[0] / 4 and before < 0.3 and layer.accuracy(model, data) > 0.7
 
 
 def test_the_equation_finds_the_swing_and_its_damping(tmp_path, monkeypatch):

@@ -5,7 +5,9 @@ that is generated from the op table.
 """
 
 import ast
+import inspect
 import os
+import pydoc
 import re
 import subprocess
 import sys
@@ -230,20 +232,26 @@ with tp.Tape() as tape:
 """
 
 
-def check(folder, program):
-    """mypy --strict on a program of a user: the lines it complains about, and its output."""
-    path = folder / "program.py"
-    path.write_text(program, encoding="utf-8")
+def strict(folder, *paths):
+    """What mypy --strict says about programs of a user."""
     command = ["mypy", "--strict", "--follow-imports=silent", "--config-file=", "--no-error-summary"]
     done = subprocess.run(
-        [sys.executable, "-m", *command, "--cache-dir", str(folder.parent / "cache"), str(path)],
+        [sys.executable, "-m", *command, "--cache-dir", str(folder.parent / "cache"), *map(str, paths)],
         cwd=ROOT,
         env={name: value for name, value in os.environ.items() if name != "MYPYPATH"},
         capture_output=True,
         text=True,
     )
     assert not done.stderr, done.stderr
-    return sorted({int(line) for line in re.findall(r"program\.py:(\d+): error", done.stdout)}), done.stdout
+    return done.stdout
+
+
+def check(folder, program):
+    """The lines of a program that mypy --strict complains about, and its output."""
+    path = folder / "program.py"
+    path.write_text(program, encoding="utf-8")
+    output = strict(folder, path)
+    return sorted({int(line) for line in re.findall(r"program\.py:(\d+): error", output)}), output
 
 
 def test_typed_programs(tmp_path):
@@ -252,6 +260,27 @@ def test_typed_programs(tmp_path):
     assert not lines and not output, output
     lines, output = check(tmp_path, WRONG)
     assert lines == [5, 6, 7, 8, 9, 10, 11, 12, 14], output
+
+
+def test_typed_examples(tmp_path):
+    pytest.importorskip("mypy")
+    config = tmp_path / "mypy.ini"  # scikit-learn and tqdm have no types
+    config.write_text("[mypy]\nignore_missing_imports = true\n")
+    output = strict(tmp_path, f"--config-file={config}", *sorted((ROOT / "examples").glob("*.py")))
+    assert not output, output
+
+
+def test_compiled_functions_tell_their_signatures():
+    found = [name for name in FUNCTIONS if "." not in name or ".__" not in name]
+    for name in found:
+        owner, _, function = name.rpartition(".")
+        value = getattr(getattr(_core, owner) if owner else _core, function)
+        if callable(value):
+            told = str(inspect.signature(value)).strip("()").replace("self, /, ", "self, ").removesuffix("self, /")
+            want = re.sub(r" = ", "=", FUNCTIONS[name])
+            assert told.replace("self, ", "") == want.replace("self, ", "").removesuffix("self"), name
+    assert len(found) > 150
+    assert "exp(a, /)" in pydoc.plain(pydoc.render_doc(tp.exp)) and "Returns" in tp.exp.__doc__
 
 
 def test_the_good_program_runs(capsys):
