@@ -45,17 +45,35 @@ def load() -> ModuleType:
     return module
 
 
+def _function(name: str) -> Any:
+    """A function of the OpenBLAS beside SciPy, by its name without prefix; None where no library exports it."""
+    if not sys.platform.startswith("linux"):
+        return None
+    for path in glob.glob(os.path.join(os.path.dirname(_folder()), "scipy.libs", "*openblas*")):
+        library = ctypes.CDLL(path)
+        for prefix in ("scipy_openblas_", "openblas_"):
+            found = getattr(library, prefix + name, None)
+            if found is not None:
+                return found
+    return None
+
+
 def _find_setter() -> None:
     """OpenBLAS's own thread setter, where the library beside SciPy exports one."""
     global _setter
-    if _setter is not None or not sys.platform.startswith("linux"):
-        return
-    for path in glob.glob(os.path.join(os.path.dirname(_folder()), "scipy.libs", "*openblas*")):
-        library = ctypes.CDLL(path)
-        for name in ("scipy_openblas_set_num_threads", "openblas_set_num_threads"):
-            _setter = getattr(library, name, None)
-            if _setter is not None:
-                return
+    if _setter is None:
+        _setter = _function("set_num_threads")
+
+
+def description() -> str:
+    """The library, its version, the processor that its kernels are for, its threads; for reports."""
+    load()
+    config, core, threads = (_function(f"get_{name}") for name in ("config", "corename", "num_threads"))
+    if config is None or core is None or threads is None:
+        return "SciPy's, of a kind that does not describe itself"
+    config.restype = core.restype = ctypes.c_char_p
+    name = " ".join(config().decode().split()[:2])
+    return f"{name} (SciPy's), kernels for {core().decode()}, {threads()} threads"
 
 
 def set_num_threads(n: int) -> None:
