@@ -406,15 +406,20 @@ def result_type(*args: Any) -> np.dtype[Any]:
 
 def format_tensor(t: Tensor, requires_grad: bool) -> str:
     """repr: as NumPy prints, with the dtype where it is not the one that printing implies."""
-    body = np.array2string(t.numpy(), separator=", ", prefix="tensor(")
-    text = f"tensor({body}"
+    options = np.get_printoptions()
+    text = "tensor(" + np.array2string(t.numpy(), separator=", ", prefix="tensor(", suffix=")")
+    extras = []
+    if t.size > options["threshold"] or (t.size == 0 and t.ndim > 1):
+        extras.append(f"shape={t.shape}")
     if t.dtype.name not in ("bool", "int64", _core.get_default_dtype().name) or t.size == 0:
-        text += f", dtype={t.dtype.name}"
-    if t.size == 0 and t.ndim > 1:
-        text += f", shape={t.shape}"
+        extras.append(f"dtype={t.dtype.name}")
     if requires_grad:
-        text += ", requires_grad=True"
-    return text + ")"
+        extras.append("requires_grad=True")
+    if not extras:
+        return text + ")"
+    rest = ", ".join(extras) + ")"
+    full = len(text) - (text.rfind("\n") + 1) + len(rest) + 2 > options["linewidth"]
+    return text + (",\n       " if full else ", ") + rest
 
 
 # ---- NumPy and other libraries

@@ -12,7 +12,7 @@ import weakref
 
 import numpy as np
 import pytest
-from helpers import DTYPES, LAYOUTS, assert_same, dtype_of, host
+from helpers import DTYPES, FLOATS, LAYOUTS, assert_same, draw, dtype_of, host, rng_for
 
 import tapeflow as tp
 
@@ -227,6 +227,41 @@ def test_repr_shows_values_dtype_and_recording_and_stays_short():
     assert repr(leaf() * 2)
     assert len(repr(tp.zeros((1000, 1000)))) < 2000
     assert repr(tp.zeros((2, 0))) and str(tp.tensor(True)) and repr(tp.tensor([math.nan]))
+
+
+PRINTED = [
+    (),
+    (1,),
+    (3,),
+    (0,),
+    (0, 3),
+    (2, 0, 3),
+    (2, 3),
+    (1, 1, 1),
+    (2, 3, 4),
+    (30,),
+    (1500,),
+    (5, 1200),
+    (2, 1, 2, 2),
+]
+
+
+@pytest.mark.parametrize("shape", PRINTED, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_repr_is_numpys(dtype, shape):
+    rng = rng_for(dtype, shape)
+    default = tp.get_default_dtype()
+    tp.set_default_dtype("float64")  # NumPy's own
+    try:
+        for scale in (1.0, 1e-6, 1e9, 0.0) if dtype in FLOATS else (1,):
+            x = np.asarray(draw(rng, shape, dtype) * scale).astype(dtype)
+            if dtype in FLOATS and x.size > 2:
+                x.flat[:2] = np.inf, np.nan
+            with np.printoptions(linewidth=74):  # "tensor(" is one longer than "array("
+                first, *lines = np.array_repr(x).replace("array(", "tensor(").split("\n")
+            assert repr(tp.tensor(x)) == "\n".join([first, *(line and " " + line for line in lines)])
+    finally:
+        tp.set_default_dtype(default)
 
 
 def test_len_and_iteration():
