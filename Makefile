@@ -30,6 +30,7 @@ lint: $(VENV)/installed-test build
 	$(BIN)/ruff format -q --check .
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint tapeflow
 	$(BIN)/mypy
+	$(BIN)/python -m mypy.stubtest tapeflow --concise --mypy-config-file pyproject.toml --allowlist tools/stubtest-allowlist.txt
 
 bench: $(VENV)/installed-bench build
 	$(BIN)/python -m bench
