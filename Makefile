@@ -9,7 +9,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 SOURCES := setup.py $(wildcard tapeflow/*.py tapeflow/*.p[yx][xd] tapeflow/core/* tapeflow/csrc/*)
 BUILT := build/in-place-$(VERSION)
 
-.PHONY: demo test test-deep test-sanitize lint bench wheel build clean distclean
+.PHONY: demo test test-deep test-sanitize lint docs bench wheel build clean distclean
 
 demo: build
 	@$(BIN)/python -m examples.digits
@@ -31,6 +31,10 @@ lint: $(VENV)/installed-test build
 	PATH="$(abspath $(BIN)):$$PATH" cython-lint tapeflow
 	$(BIN)/mypy
 	$(BIN)/python -m mypy.stubtest tapeflow --concise --mypy-config-file pyproject.toml --allowlist tools/stubtest-allowlist.txt
+
+docs: $(VENV)/installed-docs build
+	$(BIN)/python -m mkdocs build -q
+	@echo "Open build/site/index.html"
 
 bench: $(VENV)/installed-bench build
 	$(BIN)/python -m bench
@@ -61,6 +65,11 @@ $(VENV)/installed-demo: $(VENV)/python-$(VERSION) pyproject.toml
 $(VENV)/installed-test: $(VENV)/installed-demo
 	@echo "Installing what the tests need"
 	@$(PIP) install $$($(BIN)/python tools/requirements.py test safetensors)
+	@touch $@
+
+$(VENV)/installed-docs: $(VENV)/installed-demo
+	@echo "Installing what the documents need"
+	@$(PIP) install $$($(BIN)/python tools/requirements.py docs)
 	@touch $@
 
 # A peer that cannot be installed is left out of the comparison.

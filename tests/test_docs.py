@@ -10,9 +10,14 @@ import contextlib
 import doctest
 import importlib.util
 import io
+import os
+import pkgutil
 import re
+import subprocess
+import sys
 import types
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -20,7 +25,7 @@ import tapeflow as tp
 from tapeflow import ops
 
 ROOT = Path(__file__).resolve().parent.parent
-DOCS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCS = [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 
 
@@ -133,13 +138,70 @@ def test_errors_are_what_the_table_says():
             assert issubclass(kind, base) and issubclass(kind, tp.TapeflowError), name
 
 
-def test_the_list_of_ops_is_current():
-    spec = importlib.util.spec_from_file_location("make_ops_doc", ROOT / "tools" / "make_ops_doc.py")
+def load_tool(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "tools" / f"{name}.py")
     tool = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(tool)
+    return tool
+
+
+def test_the_list_of_ops_is_current():
+    tool = load_tool("make_ops_doc")
     made = (ROOT / "docs" / "ops.md").read_text(encoding="utf-8")
     assert made == tool.text(), "run python tools/make_ops_doc.py"
     assert all(entry.public or hasattr(tp, name) for name, entry in ops.TABLE.items())
+
+
+def test_pictures_are_of_the_tape():
+    tool = load_tool("draw_tape")
+    assert {path.stem for path in tool.FOLDER.iterdir()} == set(tool.PICTURES)
+    for name in tool.PICTURES:
+        made = (tool.FOLDER / f"{name}.svg").read_text(encoding="utf-8")
+        assert made == tool.text(name), "run python tools/draw_tape.py"
+        rows = [entry for entry, *_ in tool.entries(*tool.PICTURES[name][:2])]
+        assert all(f">{row}</text>" in made for row in rows) and ElementTree.fromstring(made) is not None
+    values = [(float(value), float(gradient)) for *_, value, gradient in tool.entries(*tool.PICTURES["formula"][:2])]
+    assert values == [(5, 3), (3, 6), (2, 9), (6, 3), (11, 3), (33, 1)]
+
+
+ABSENT = {"tp.f", "tp.cube"}  # examples of names
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
+def test_public_names_in_documents_exist(path):
+    text = path.read_text(encoding="utf-8")
+    for short, owner in (("tp", "tapeflow"), ("t", "tapeflow.Tensor")):
+        for name in re.findall(rf"`[^`\n]*?\b{short}\.([a-zA-Z_][\w.]*)", text):
+            if f"{short}.{name}" not in ABSENT:
+                pkgutil.resolve_name(f"{owner}.{name.rstrip('.')}")
+
+
+def test_the_reference_has_everything_once():
+    pages = sorted((ROOT / "docs" / "api").glob("*.md"))
+    listed = re.findall(r"^::: tapeflow\.([\w.]+)$", "\n".join(p.read_text(encoding="utf-8") for p in pages), re.M)
+    assert len(listed) == len(set(listed))
+    wanted = {f"nn.{name}": getattr(tp.nn, name) for name in tp.nn.__all__}
+    wanted |= {f"optim.{name}": getattr(tp.optim, name) for name in tp.optim.__all__}
+    wanted |= {name: getattr(tp, name) for name in tp.__all__}
+    wanted = {name: x for name, x in wanted.items() if callable(x)}
+    shown = [pkgutil.resolve_name(f"tapeflow.{name}") for name in listed]
+    text = (ROOT / "docs" / "api" / "functions.md").read_text(encoding="utf-8")
+    for name, x in wanted.items():
+        assert any(x is y for y in shown), f"{name} is on no page of docs/api"
+        assert name in listed or f"`tp.{name}`" in text or issubclass(x, tp.TapeflowError), name
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8")
+    assert all(
+        f": {path.relative_to(ROOT / 'docs').as_posix()}\n" in navigation for path in DOCS if "docs" in path.parts
+    )
+
+
+def test_the_site_builds(tmp_path):
+    pytest.importorskip("mkdocstrings_handlers.python")
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr, done.stderr
+    functions = (tmp_path / "site" / "api" / "functions.html").read_text(encoding="utf-8")
+    assert 'id="tapeflow.exp"' in functions and "Exponential." in functions
 
 
 def test_accuracy_is_what_the_source_measured():

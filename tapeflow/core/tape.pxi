@@ -400,8 +400,12 @@ cdef int check_watch(object tensor) except -1:
     return 0
 
 
+# The first two lines are what inspect.signature reads: Cython embeds none for a class.
 cdef class Tape:
-    """Record everything in a `with` block; gradients of what was recorded do not accumulate.
+    """Tape(persistent=False, watch=())
+--
+
+    Record everything in a `with` block; gradients of what was recorded do not accumulate.
 
     Parameters
     ----------
