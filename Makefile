@@ -33,7 +33,7 @@ lint: $(VENV)/installed-test build
 	$(BIN)/python -m mypy.stubtest tapeflow --concise --mypy-config-file pyproject.toml --allowlist tools/stubtest-allowlist.txt
 
 docs: $(VENV)/installed-docs build
-	$(BIN)/python -m mkdocs build -q
+	@$(BIN)/python -m mkdocs build -q
 	@echo "Open build/site/index.html"
 
 bench: $(VENV)/installed-bench build

@@ -170,10 +170,11 @@ ABSENT = {"tp.f", "tp.cube"}  # examples of names
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: path.name)
 def test_public_names_in_documents_exist(path):
     text = path.read_text(encoding="utf-8")
-    for short, owner in (("tp", "tapeflow"), ("t", "tapeflow.Tensor")):
-        for name in re.findall(rf"`[^`\n]*?\b{short}\.([a-zA-Z_][\w.]*)", text):
+    owners = {"tp": "tapeflow", "t": "tapeflow.Tensor"}
+    for code in re.findall(r"`([^`\n]+)`", text):
+        for short, name in re.findall(r"(?<![\w.])(tp|t)\.([a-zA-Z_][\w.]*)", code):
             if f"{short}.{name}" not in ABSENT:
-                pkgutil.resolve_name(f"{owner}.{name.rstrip('.')}")
+                pkgutil.resolve_name(f"{owners[short]}.{name.rstrip('.')}")
 
 
 def test_the_reference_has_everything_once():
