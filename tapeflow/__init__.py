@@ -271,21 +271,26 @@ from tapeflow.reductions import (  # noqa: E402
 )
 from tapeflow.transforms import grad, value_and_grad  # noqa: E402
 
+_PLANS = ("Plan", "eager", "freeze", "function", "load_plan", "parse_plan")
+
 if _typing.TYPE_CHECKING:
     from tapeflow import nn, optim
+    from tapeflow.plan import Plan, eager, freeze, function, load_plan, parse_plan
 else:
 
     def __getattr__(name: str) -> _typing.Any:
-        """nn and optim, imported when they are first asked for."""
-        if name in ("nn", "optim"):
-            import importlib
+        """nn, optim and what makes plans, imported when they are first asked for."""
+        import importlib
 
+        if name in ("nn", "optim"):
             return importlib.import_module(f"tapeflow.{name}")
+        if name in _PLANS:
+            return getattr(importlib.import_module("tapeflow.plan"), name)
         raise AttributeError(f"module 'tapeflow' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return [*globals(), "nn", "optim"]
+    return [*globals(), "nn", "optim", *_PLANS]
 
 
 bool = _numpy.dtype("bool")
@@ -318,6 +323,7 @@ __all__ = [
     "DTypeError",
     "DeviceError",
     "DeviceOutOfMemory",
+    "Plan",
     "PlanError",
     "ShapeError",
     "Tape",
@@ -391,6 +397,7 @@ __all__ = [
     "dot",
     "dropout",
     "e",
+    "eager",
     "einsum",
     "elu",
     "empty",
@@ -412,9 +419,11 @@ __all__ = [
     "float64",
     "floor",
     "floor_divide",
+    "freeze",
     "from_dlpack",
     "full",
     "full_like",
+    "function",
     "gelu",
     "gelu_tanh",
     "get_default_dtype",
@@ -445,6 +454,7 @@ __all__ = [
     "less_equal",
     "lgamma",
     "linspace",
+    "load_plan",
     "log",
     "log1p",
     "log2",
@@ -493,6 +503,7 @@ __all__ = [
     "optim",
     "outer",
     "pad",
+    "parse_plan",
     "permute_dims",
     "pi",
     "polygamma",

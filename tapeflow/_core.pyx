@@ -116,9 +116,9 @@ cdef extern from "platform.h" nogil:
         tpf_matmul matmul[6]
         tpf_dot dot[2]
         void (*layer_norm[2])(void *, void *, const void *, const void *, const void *, int64_t, int64_t, double,
-                                 bint) noexcept nogil
+                              bint) noexcept nogil
         void (*layer_norm_vjp[2])(void *, void *, const void *, const void *, const void *, const void *, int64_t,
-                                     int64_t, bint) noexcept nogil
+                                  int64_t, bint) noexcept nogil
         tpf_random uniform[2]
         tpf_random normal[2]
         tpf_random bits32

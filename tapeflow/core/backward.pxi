@@ -546,6 +546,12 @@ cdef Tensor run_hooks(list hooks, Tensor g):
 cdef Tensor packed(Tensor g):
     """g, or a tensor of the same value that is contiguous and shares no tensor object with anyone."""
     cdef Value *v = owned(g.v) if g.v.contiguous else value_copy(g.v)
+    if thread_state().flags & T_TAPE:
+        try:
+            note_packed(v, g.v)
+        except:
+            value_release(v)
+            raise
     if g.node != NULL:
         g.node.refs += 1
     return wrap(v, g.node)

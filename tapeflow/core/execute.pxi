@@ -189,7 +189,7 @@ cdef int execute_op(int op, const int64_t *params, int nin, Value **ins, Value *
         return copy_into_window(y, params, ins[1])
     if op == OP_CONCAT:
         return execute_concat(<int>params[1], nin, ins, y)
-    if OP_SUM <= op <= OP_ARGMAX:
+    if OP_SUM <= op <= OP_VECTOR_NORM:
         return execute_reduce(op, <uint64_t>params[1], ins[0], y)
     if op == OP_SOFTMAX or op == OP_LOG_SOFTMAX or op == OP_LOGSUMEXP:
         return execute_rows(op, ins[0], y)
@@ -205,21 +205,130 @@ cdef int execute_op(int op, const int64_t *params, int nin, Value **ins, Value *
     raise errors.PlanError(f"[plan] {tpf_op_name[op].decode()} has no kernel for plans.")
 
 
-def apply_op(int op, tuple params, list xs):
-    """The eager op of an instruction, recorded as any call: what folds constants, and what runs a plan op by op."""
+def apply_op(int op, tuple params, list xs, int dtype, tuple shape):
+    """The eager op of an instruction whose result has this dtype and shape, recorded as any call."""
+    cdef int64_t p[260]
     cdef PyObject *args[3]
+    cdef Tensor y
     cdef int d
     if op < TPF_N_ELEMENTWISE:
         for d in range(len(xs)):
             args[d] = <PyObject *>xs[d]
         return elementwise(op, len(xs), args)
-    raise errors.PlanError(f"[plan] {tpf_op_name[op].decode()} cannot be applied.")
+    p[0] = len(params)
+    if p[0] > 257:
+        raise errors.PlanError(f"[plan] {tpf_op_name[op].decode()} has {p[0]} parameters.")
+    for d in range(len(params)):
+        p[d + 1] = params[d]
+    y = apply_structured(op, p, xs, dtype, shape)
+    if y is None:
+        raise errors.PlanError(f"[plan] {tpf_op_name[op].decode()} cannot be replayed.")
+    if shape_of(y.v) != shape and y.v.size == size_of(shape):
+        y = reshape(y, shape)  # keepdims is in the shape alone
+    return y
+
+
+cdef int64_t size_of(tuple shape) except -1:
+    cdef int64_t n = 1
+    for extent in shape:
+        n *= <int64_t>extent
+    return n
+
+
+cdef Tensor apply_structured(int op, const int64_t *p, list xs, int dtype, tuple shape):
+    cdef Tensor x = xs[0]
+    cdef Tensor b = xs[1] if len(xs) > 1 else None
+    cdef Tensor c = xs[2] if len(xs) > 2 else None
+    cdef uint64_t mask = <uint64_t>p[1]
+    cdef int axes[64]
+    cdef double number
+    cdef int d
+    if op == OP_IDENTITY:
+        return op_identity(x)
+    if op == OP_ASTYPE:
+        return op_astype(x, dtype)
+    if op == OP_RESHAPE or op == OP_BROADCAST_TO:
+        return reshape(x, shape) if op == OP_RESHAPE else broadcast_to(x, shape)
+    if op == OP_PERMUTE_DIMS:
+        for d in range(x.v.ndim):
+            axes[d] = <int>p[d + 1]
+        return op_permute(x, axes)
+    if op == OP_UNSLICE:
+        return op_unslice(x, p)
+    if op == OP_ASSIGN:
+        return op_assign(x, p, b, False)
+    if op == OP_GETITEM:
+        c = empty(shape, _numpy_dtypes[dtype])
+        return window_like(x, p, c.v)
+    if op == OP_CONCAT:
+        return op_concat(xs, <int>p[1])
+    if OP_SUM <= op <= OP_VECTOR_NORM:
+        return op_reduce(op, x, mask, False, False)
+    if op == OP_ANY or op == OP_ALL:
+        return op_truth(op, x, mask, False)
+    if op == OP_VAR or op == OP_STD:
+        memcpy(&number, &p[3], sizeof(double))
+        return op_var(op, x, mask, False, <double>p[2] - number)
+    if OP_CUMULATIVE_SUM <= op <= OP_RECURRENCE:
+        return op_scan(op, x, b, <int>p[1], p[2] != 0)
+    if op == OP_SOFTMAX or op == OP_LOG_SOFTMAX or op == OP_LOGSUMEXP:
+        return op_rows(op, x)
+    if op == OP_MATMUL or op == OP_VECDOT:
+        return op_matmul(x, b) if op == OP_MATMUL else op_vecdot(x, b, mask)
+    if op == OP_TAKE or op == OP_SCATTER_ADD:
+        return op_take(x, b, <int>p[1]) if op == OP_TAKE else op_scatter_add(x, b, c, <int>p[1])
+    if op == OP_PUT:
+        return op_put(x, b, c, <int>p[1], p[2] != 0, False)
+    if op == OP_PLACES:
+        return apply_places(p, xs)
+    if op == OP_NONZERO:
+        return op_nonzero(x, p[1] != 0)
+    if op == OP_ARGSORT:
+        return op_argsort(x, <int>p[1], p[2] != 0, p[3])
+    if op == OP_SEARCHSORTED:
+        return op_searchsorted(x, b, p[1] != 0)
+    if op == OP_LAYER_NORM:
+        memcpy(&number, &p[2], sizeof(double))
+        return op_norm(x, b, c, <int>p[1], number, p[3] != 0)
+    if op == OP_ONE_HOT:
+        return one_hot_rows(x, p[1], _numpy_dtypes[dtype])
+    if op == OP_CLASS_POSITIONS:
+        return class_positions(x, p[1], "cross_entropy")
+    if op == OP_CROSS_ENTROPY:
+        return op_cross_entropy(x, b)
+    return None
+
+
+cdef Tensor apply_places(const int64_t *p, list indices):
+    """Positions from index tensors, as gather.pxi writes them down."""
+    cdef tpf_places places
+    cdef int axes[64]
+    cdef int d
+    cdef int ndim = <int>p[1]
+    places_start(&places, ndim, &p[3])
+    for d in range(ndim):
+        places.coef[d] = p[3 + ndim + d]
+    for d in range(len(indices)):
+        axes[d] = d
+        places_add(&places, (<Tensor>indices[d]).v, <int>p[2], p[3 + 2 * ndim + 2 * d], p[4 + 2 * ndim + 2 * d])
+    return op_places(&places, indices, <int>p[2], axes, b"index")
 
 
 cdef int execute_by_tensors(int op, const int64_t *params, int nin, Value **ins, Value *y) except -1:
     """y = op(ins) through the eager op, which makes a tensor of its own."""
     cdef list xs = [wrap(value_alias(ins[k]), NULL) for k in range(nin)]
-    cdef Tensor result = apply_op(op, params_tuple(params), xs)
+    cdef ThreadState *ts = thread_state()
+    cdef int flags = ts.flags
+    cdef Tensor result
+    ts.flags &= ~(T_GRAD | T_TAPE)
+    try:
+        result = apply_op(op, params_tuple(params), xs, y.dtype, shape_of(y))
+    finally:
+        restore_modes(ts, flags)
+    if not same_shape(result.v, y):
+        raise GuardFailed(f"[plan] {tpf_op_name[op].decode()} has a result of shape {shape_of(result.v)}, which "
+                          f"depends on data; it was {shape_of(y)} when the plan was recorded. Freeze it for this "
+                          "case, or use tp.function, which keeps both.")
     return copy_value(y, result.v)
 
 
@@ -292,7 +401,7 @@ def has_kernel(int op):
     """Can a plan run the op without making a tensor?"""
     return (op in (OP_ASTYPE, OP_IDENTITY, OP_BROADCAST_TO, OP_RESHAPE, OP_PERMUTE_DIMS, OP_GETITEM, OP_UNSLICE,
                    OP_ASSIGN, OP_CONCAT, OP_SOFTMAX, OP_LOG_SOFTMAX, OP_LOGSUMEXP, OP_TAKE, OP_SCATTER_ADD,
-                   OP_MATMUL, OP_CROSS_ENTROPY, OP_CROSS_ENTROPY_VJP) or OP_SUM <= op <= OP_ARGMAX)
+                   OP_MATMUL, OP_CROSS_ENTROPY, OP_CROSS_ENTROPY_VJP) or OP_SUM <= op <= OP_VECTOR_NORM)
 
 
 def number_in(Tensor x not None):

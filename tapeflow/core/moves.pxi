@@ -680,7 +680,7 @@ cdef Tensor triangle(Tensor x, object k, const char *op, bint lower):
         raise errors.ShapeError(f"[{op.decode()}] expected at least two axes, got shape {shape_of(x.v)}.")
     shape[0], shape[1] = x.v.shape[x.v.ndim - 2], x.v.shape[x.v.ndim - 1]
     offset = -shape[0] - 1 if offset < -shape[0] - 1 else shape[1] + 1 if offset > shape[1] + 1 else offset
-    mask = value_new(2, shape, TPF_BOOL)
+    mask = as_constant(value_new(2, shape, TPF_BOOL))
     for i in range(shape[0]):
         cut = i + offset + (1 if lower else 0)
         cut = 0 if cut < 0 else shape[1] if cut > shape[1] else cut

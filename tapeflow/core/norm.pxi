@@ -47,6 +47,8 @@ cdef Tensor op_norm(Tensor x, Tensor weight, Tensor bias, int axes, double eps, 
             kernels.layer_norm[k](y.data, stats.data, vals[0].data, w, b, stats_shape[0], n, eps, centred)
         if (wants_record(ts, nodes[0], y.dtype) or wants_record(ts, nodes[1], y.dtype)
                 or wants_record(ts, nodes[2], y.dtype)):
+            for d in range(nin):  # packed or not, they are the values that a recording has numbered
+                note_packed(vals[d], x.v if d == 0 else weight.v if d == 1 else bias.v)
             e = record(ts, OP_LAYER_NORM, nin, nodes, vals, y, SAVE_A if nin == 1 else SAVE_A | SAVE_B)
             e.params = params_new(3)
             as_bits.number = eps

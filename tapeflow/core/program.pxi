@@ -498,3 +498,27 @@ def is_differentiable(Tensor t not None):
 def is_recording():
     """Whether a Tape, or the recording of a plan, is open in this thread."""
     return (thread_state().flags & T_TAPE) != 0
+
+
+cdef int note_read(Value *v) except -1:
+    """v is about to be known under another tensor: a recording numbers it first."""
+    cdef ThreadState *ts = thread_state()
+    if ts.flags & T_TAPE and ts.program != NULL:
+        (<Program>ts.program).see(v)
+    return 0
+
+
+cdef int note_packed(Value *packed, Value *x) except -1:
+    """packed holds what x does: to a recording they are one value."""
+    if packed != x:
+        note_read(x)
+        packed.program, packed.number = x.program, x.number
+    return 0
+
+
+cdef int note_look(Value *v, str kind) except -1:
+    """Python is about to see v."""
+    cdef ThreadState *ts = thread_state()
+    if ts.flags & T_TAPE and ts.program != NULL:
+        (<Program>ts.program).looked(v, kind)
+    return 0

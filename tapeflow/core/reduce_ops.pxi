@@ -317,9 +317,8 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
             vals[0], vals[1] = x.v, ids.v
             nodes[0], nodes[1] = x.node, ids.node
             e = record(ts, OP_CROSS_ENTROPY, 2, nodes, vals, y, 0)
-            # packed or not, they are the values that a recording has numbered
-            src.program, src.number = x.v.program, x.v.number
-            id.program, id.number = ids.v.program, ids.v.number
+            note_packed(src, x.v)
+            note_packed(id, ids.v)
             if e.flags & E_GRAD:
                 entry_drop_values(e)
                 e.val[0] = value_share(src)

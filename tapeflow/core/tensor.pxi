@@ -303,22 +303,6 @@ cdef Tensor cast_for_write(Tensor v, int dtype, str op):
     return op_astype(v, dtype)
 
 
-cdef int note_read(Value *v) except -1:
-    """v is about to be known under another tensor: a recording numbers it first."""
-    cdef ThreadState *ts = thread_state()
-    if ts.flags & T_TAPE and ts.program != NULL:
-        (<Program>ts.program).see(v)
-    return 0
-
-
-cdef int note_look(Value *v, str kind) except -1:
-    """Python is about to see v."""
-    cdef ThreadState *ts = thread_state()
-    if ts.flags & T_TAPE and ts.program != NULL:
-        (<Program>ts.program).looked(v, kind)
-    return 0
-
-
 cdef int set_grad(Tensor t, object grad) except -1:
     cdef ThreadState *ts = thread_state()
     if ts.flags & T_TAPE and ts.program != NULL:

@@ -480,8 +480,9 @@ class Linker:
         cell = self.layout.arena_bytes // 8 + self.spare_cells
         self.spare_cells += 1
         value = self.ir.values[k]
+        source = self.slot(k)
         self.slots.append((SLOT_ARENA, value.dtype, (), None, None, 8 * cell))
-        self.instrs.append((DO_COPY, 0, None, (self.slot(k),), len(self.slots) - 1, None))
+        self.instrs.append((DO_COPY, 0, None, (source,), len(self.slots) - 1, None))
         return cell
 
     def _scalars(self, node: Node) -> None:
