@@ -56,6 +56,8 @@ class Workload:
     ops: int | None = None  # recorded ops of a step, for the time per op
     vs_torch: float = 1.0  # goal: torch eager takes at least this many times tapeflow's time
     us_per_op: float | None = None  # goal, backward included
+    frozen: float | None = None  # goal: eager takes at least this many times the time of the plan
+    ahead: bool = False  # goal: no other compiled program is faster than the plan
     aim: float | None = None  # seconds; what the project aims at on the machine that its goals were set on
 
     def arrays(self, size: dict) -> list[np.ndarray]:
@@ -296,6 +298,14 @@ def goals(workload: Workload, rows: dict[str, Row]) -> list[dict]:
     if workload.us_per_op and workload.ops:
         per_op = ours / workload.ops * 1e6 if ours else None
         out.append(_goal("time per op, backward included", workload.us_per_op, per_op, "us"))
+    plan = rows.get("tapeflow-frozen")
+    if workload.frozen and plan and plan.samples and BASE in rows:
+        gain = paired_ratio(rows[BASE].samples, plan.samples)
+        out.append(_goal("eager / frozen", workload.frozen, gain, "x", at_least=True))
+    rivals = [r for r in rows.values() if r.kind == "compiled" and r.samples and not r.contender.startswith("tapeflow")]
+    if workload.ahead and plan and plan.samples and rivals:
+        lead = min(paired_ratio(r.samples, plan.samples) for r in rivals)
+        out.append(_goal("best compiled / frozen", 1.0, lead, "x", at_least=True))
     if workload.aim:  # holds on another machine: shown beside, never judged
         out.append(_goal("time (set on another machine)", workload.aim * 1e3, ours and ours * 1e3, "ms"))
         out[-1]["met"] = None

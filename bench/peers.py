@@ -96,6 +96,41 @@ def tapeflow(threads: int) -> Peer:
     return Peer("tapeflow", "eager", ns, value_and_grad, sgd)
 
 
+def tapeflow_frozen(threads: int) -> Peer:
+    """The same programs as plans: constants and parameters captured, the leaves of a gradient as arguments."""
+    tp: Any = importlib.import_module("tapeflow")
+    ns = tapeflow(threads).ns
+
+    def value_and_grad(f, leaves, consts):
+        xs, cs = ([tp.tensor(a) for a in arrays] for arrays in (leaves, consts))
+        whole = tp.value_and_grad(lambda *xs: f(*xs, *cs), argnums=tuple(range(len(xs))))
+        plan = tp.freeze(whole, *xs)
+
+        def step():
+            y, gradients = plan(*xs)
+            return [y, *gradients]
+
+        return step
+
+    def sgd(f, params, consts, lr):
+        ps = [tp.tensor(a, requires_grad=True) for a in params]
+        cs = [tp.tensor(a) for a in consts]
+
+        def update():
+            loss = f(*ps, *cs)
+            loss.backward()
+            with tp.no_grad():
+                for p in ps:
+                    p.assign_sub(lr * p.grad)
+                    p.grad = None
+            return loss
+
+        plan = tp.freeze(update)
+        return lambda: [plan(), *ps]
+
+    return Peer("tapeflow-frozen", "compiled", ns, value_and_grad, sgd)
+
+
 def torch(threads: int, compiled: bool = False, name: str = "torch") -> Peer:
     import torch
     from torch.nn import functional as F
@@ -402,17 +437,18 @@ def casadi(threads: int) -> Peer:
 
 # name in the rows -> (the adapter, its options, what is imported)
 PEERS: dict[str, tuple[Callable[..., Peer], dict, str]] = {
-    "tapeflow":       (tapeflow, {}, "tapeflow"),
-    "torch":          (torch, {}, "torch"),
-    "mygrad":         (mygrad, {}, "mygrad"),
-    "autograd":       (autograd, {}, "autograd"),
-    "tensorflow":     (tensorflow, {}, "tensorflow"),
-    "jax-eager":      (jax, {"compiled": False}, "jax"),
-    "jax":            (jax, {}, "jax"),
-    "casadi":         (casadi, {}, "casadi"),
-    "torch-fused":    (torch, {"name": "torch-fused"}, "torch"),  # where it has one function for a whole workload
-    "torch-compiled": (torch, {"compiled": True, "name": "torch-compiled"}, "torch"),
-    "tensorflow-xla": (tensorflow, {"compiled": True}, "tensorflow"),
+    "tapeflow":        (tapeflow, {}, "tapeflow"),
+    "tapeflow-frozen": (tapeflow_frozen, {}, "tapeflow"),
+    "torch":           (torch, {}, "torch"),
+    "mygrad":          (mygrad, {}, "mygrad"),
+    "autograd":        (autograd, {}, "autograd"),
+    "tensorflow":      (tensorflow, {}, "tensorflow"),
+    "jax-eager":       (jax, {"compiled": False}, "jax"),
+    "jax":             (jax, {}, "jax"),
+    "casadi":          (casadi, {}, "casadi"),
+    "torch-fused":     (torch, {"name": "torch-fused"}, "torch"),  # where it has one function for a whole workload
+    "torch-compiled":  (torch, {"compiled": True, "name": "torch-compiled"}, "torch"),
+    "tensorflow-xla":  (tensorflow, {"compiled": True}, "tensorflow"),
 }  # fmt: skip
 SLOW_TO_COMPILE = ("torch-compiled", "tensorflow-xla")  # only with --compiled
 

@@ -4,7 +4,18 @@ import numpy as np
 
 from ..harness import Workload
 
-ALL = ("tapeflow", "torch", "mygrad", "autograd", "tensorflow", "jax-eager", "jax", "torch-compiled", "tensorflow-xla")
+ALL = (
+    "tapeflow",
+    "tapeflow-frozen",
+    "torch",
+    "mygrad",
+    "autograd",
+    "tensorflow",
+    "jax-eager",
+    "jax",
+    "torch-compiled",
+    "tensorflow-xla",
+)
 
 
 # ---- W3, W3s: the network, loss and update of the weights; data x, y last ----
@@ -98,7 +109,8 @@ W3S = Workload(
     "W3s", "tiny MLP step, batch 8, 4-16-16-1, tanh, mse, SGD", make_network(False),
     network_reference(np.tanh, lambda h: 1 - h * h, squared_loss), regressor, 6,
     size={"widths": (4, 16, 16, 1), "batch": 8}, small={"widths": (4, 5, 3, 1), "batch": 8},
-    lr=0.05, peers=(*ALL[:-2], "casadi", *ALL[-2:]), special={"casadi": regressor_columns}, vs_torch=4, aim=15e-6,
+    lr=0.05, peers=(*ALL[:-2], "casadi", *ALL[-2:]), special={"casadi": regressor_columns}, vs_torch=4,
+    frozen=2, ahead=True, aim=15e-6,
 )  # fmt: skip
 
 

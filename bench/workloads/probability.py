@@ -6,7 +6,18 @@ import numpy as np
 
 from ..harness import Workload
 
-ALL = ("tapeflow", "torch", "mygrad", "autograd", "tensorflow", "jax-eager", "jax", "torch-compiled", "tensorflow-xla")
+ALL = (
+    "tapeflow",
+    "tapeflow-frozen",
+    "torch",
+    "mygrad",
+    "autograd",
+    "tensorflow",
+    "jax-eager",
+    "jax",
+    "torch-compiled",
+    "tensorflow-xla",
+)
 
 
 # ---- W8: GMM of ADBench (Srajer, Kukelova, Fitzgibbon, 2018), its prior included ----
@@ -133,5 +144,5 @@ def make_option(rng, paths, steps, assets):
 W11 = Workload(
     "W11", "Asian basket option, 50,000 paths, 20 steps, 3 assets, gradient to spot, vol and rate", make_option,
     option_reference, option, 3, size={"paths": 50_000, "steps": 20, "assets": 3},
-    small={"paths": 40, "steps": 3, "assets": 2}, peers=ALL, aim=7e-3,
+    small={"paths": 40, "steps": 3, "assets": 2}, peers=ALL, frozen=2, aim=7e-3,
 )  # fmt: skip

@@ -88,7 +88,7 @@ W5 = Workload(
     3, size={"steps": 50, "batch": 16, "inputs": 32, "hidden": 64},
     small={"steps": 4, "batch": 3, "inputs": 5, "hidden": 2}, special={"jax": lstm_scan, "torch-fused": lstm_fused},
     peers=(
-        "tapeflow", "torch", "torch-fused", "mygrad", "autograd", "tensorflow", "jax-eager", "jax",
+        "tapeflow", "tapeflow-frozen", "torch", "torch-fused", "mygrad", "autograd", "tensorflow", "jax-eager", "jax",
         "torch-compiled", "tensorflow-xla",
     ), aim=2e-3,
 )  # fmt: skip
@@ -206,5 +206,7 @@ W6 = Workload(
     transformer(attention), 14, size={"batch": 8, "steps": 128, "width": 256, "heads": 8},
     small={"batch": 2, "steps": 3, "width": 6, "heads": 2},
     special=dict.fromkeys(("torch", "torch-compiled"), transformer(fused_attention)),
-    peers=("tapeflow", "torch", "tensorflow", "jax-eager", "jax", "torch-compiled", "tensorflow-xla"), aim=30e-3,
+    peers=("tapeflow", "tapeflow-frozen", "torch", "tensorflow", "jax-eager", "jax", "torch-compiled",
+           "tensorflow-xla"),
+    aim=30e-3,
 )  # fmt: skip
