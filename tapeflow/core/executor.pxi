@@ -26,7 +26,8 @@ cdef struct Slot_:
     int kind
     int index                    # of an input; of a view: its base
     int64_t offset
-    Value *v
+    Value *v                     # in a run what the slot holds; its memory may be NULL between runs
+    Value *held                  # in a run the share of what is read from outside; of a fresh slot its shape
 
 cdef struct Instr:
     int kind
@@ -55,11 +56,16 @@ cdef class Executable:
     cdef int *loads              # pairs: slot, cell
     cdef int n_loads
     cdef list keep               # what slots and instructions refer to
-    cdef list inputs             # of each input: (slot)
+    cdef int *inputs             # their slots
+    cdef int n_inputs
+    cdef int *fresh              # slots of results and of state to be
+    cdef int n_fresh
     cdef list tensors            # of each slot of a tensor from outside or its .grad: the tensor
     cdef int *outside            # their slots
     cdef int n_outside
-    cdef list outputs            # slots
+    cdef int *outputs            # slots
+    cdef int n_outputs
+    cdef bint changes            # whether a run changes anything outside
     cdef list states             # (tensor, slot)
     cdef list grads              # (tensor, slot or -1)
     cdef list generators
@@ -67,13 +73,14 @@ cdef class Executable:
     cdef readonly int64_t runs
 
     def __cinit__(self):
-        self.keep, self.inputs, self.tensors, self.outputs, self.states, self.grads = [], [], [], [], [], []
+        self.keep, self.tensors, self.states, self.grads = [], [], [], []
         self.generators = []
 
     def __dealloc__(self):
         cdef int i
         for i in range(self.n_slots):
             value_release(self.slots[i].v)
+            value_release(self.slots[i].held)
         free(self.slots)
         for i in range(self.n_instrs):
             instr_free(&self.instrs[i])
@@ -81,6 +88,9 @@ cdef class Executable:
         free(self.moving)
         free(self.loads)
         free(self.outside)
+        free(self.inputs)
+        free(self.fresh)
+        free(self.outputs)
         if self.arena != NULL:
             buffer_release(self.arena)
 
@@ -95,8 +105,11 @@ cdef class Executable:
         self.instrs = <Instr *>calloc(len(instrs) + 1, sizeof(Instr))
         self.moving = <int *>malloc((len(slots) + 1) * sizeof(int))
         self.outside = <int *>malloc((len(slots) + 1) * sizeof(int))
+        self.inputs = <int *>malloc((len(slots) + 1) * sizeof(int))
+        self.fresh = <int *>malloc((len(slots) + 1) * sizeof(int))
+        self.outputs = <int *>malloc((len(outputs) + 1) * sizeof(int))
         self.loads = <int *>malloc((2 * len(loads) + 1) * sizeof(int))
-        if (self.slots == NULL or self.instrs == NULL or self.moving == NULL or self.loads == NULL
+        if (self.inputs == NULL or self.fresh == NULL or self.outputs == NULL or self.slots == NULL or self.instrs == NULL or self.moving == NULL or self.loads == NULL
                 or self.outside == NULL):
             raise MemoryError()
         for spec in slots:
@@ -111,7 +124,11 @@ cdef class Executable:
                 continue
             self.loads[2 * self.n_loads], self.loads[2 * self.n_loads + 1] = slot, cell
             self.n_loads += 1
-        self.outputs, self.states, self.grads, self.generators = list(outputs), list(states), list(grads), generators
+        for slot in outputs:
+            self.outputs[self.n_outputs] = slot
+            self.n_outputs += 1
+        self.states, self.grads, self.generators = list(states), list(grads), generators
+        self.changes = len(states) or len(grads) or len(generators)
 
     cdef int link_slot(self, spec) except -1:
         cdef Slot_ *s = &self.slots[self.n_slots]
@@ -150,8 +167,13 @@ cdef class Executable:
         elif s.kind == SLOT_CONST:
             self.keep.append(base)
             v.data = (<Tensor>base).v.data
+        elif s.kind == SLOT_FRESH:
+            s.held = value_share(v)
+            self.fresh[self.n_fresh] = self.n_slots
+            self.n_fresh += 1
         elif s.kind == SLOT_INPUT:
-            self.inputs.append(self.n_slots)
+            self.inputs[self.n_inputs] = self.n_slots
+            self.n_inputs += 1
         elif s.kind == SLOT_TENSOR or s.kind == SLOT_GRAD:
             self.outside[self.n_outside] = self.n_slots
             self.n_outside += 1
@@ -200,37 +222,29 @@ cdef class Executable:
 
     # ---- running
 
-    cdef int bind_value(self, int k, Value *v, list held, str what) except -1:
-        """Slot k reads v, packed where it is strided."""
+    cdef int bind_value(self, int k, Value *v, str what) except -1:
+        """Slot k reads v, packed where it is strided; a share is held: without the GIL its tensor may be written."""
         cdef Slot_ *s = &self.slots[k]
-        cdef Tensor t
         if v.dtype != s.v.dtype or not same_shape(v, s.v):
             raise errors.PlanError(f"[plan] {what} is {describe(v)}, and the plan was frozen for {describe(s.v)}. "
                                    "Freeze it again for the new shape or dtype.")
-        if not v.contiguous:
-            t = wrap(value_copy(v), NULL)
-            held.append(t)
-            v = t.v
-        s.v.data = v.data
+        s.held = value_contiguous(v)
+        s.v.data = s.held.data
         return 0
 
     def run(self, args):
         """Compute and commit; the list of the outputs, fresh tensors."""
-        cdef list held = []      # what must live as long as the run
         cdef Tensor t
         cdef int i, k
         cdef Slot_ *s
         cdef Value *v
-        cdef ThreadState *ts = thread_state()
         if self.busy:
             raise errors.PlanError("[plan] this executable is running already.")
         self.busy = True
         try:
-            for i in range(len(self.inputs)):
+            for i in range(self.n_inputs):
                 t = args[i]
-                v = t.v
-                held.append(hold(t))  # while the GIL is released its tensor may be written
-                self.bind_value(self.inputs[i], v, held, f"argument {i}")
+                self.bind_value(self.inputs[i], t.v, "an argument")
             for i in range(self.n_outside):
                 k = self.outside[i]
                 t = self.tensors[i]
@@ -239,14 +253,12 @@ cdef class Executable:
                     if t is None:
                         self.slots[k].v.data = NULL
                         continue
-                held.append(hold(t))
-                self.bind_value(k, t.v, held, "a captured tensor")
-            for i in range(self.n_slots):
-                s = &self.slots[i]
-                if s.kind == SLOT_FRESH:
-                    v = value_new(s.v.ndim, s.v.shape, s.v.dtype)
-                    value_release(s.v)
-                    s.v = v
+                self.bind_value(k, t.v, "a captured tensor")
+            for i in range(self.n_fresh):
+                s = &self.slots[self.fresh[i]]
+                v = value_new(s.held.ndim, s.held.shape, s.held.dtype)
+                value_release(s.v)
+                s.v = v
             for i in range(self.n_moving):
                 s = &self.slots[self.moving[i]]
                 if self.slots[s.index].v.data != NULL:
@@ -261,13 +273,25 @@ cdef class Executable:
             self.runs += 1
             return result
         finally:
+            self.let_go()
             self.busy = False
-            for i in range(self.n_slots):
-                s = &self.slots[i]
-                if s.kind == SLOT_FRESH and s.v.buf != NULL:  # the shape stays, the memory went or goes
-                    v = value_meta(s.v)
-                    value_release(s.v)
-                    s.v = v
+
+    cdef void let_go(self) noexcept:
+        """Of what was read from outside, and of results that went, or will not be."""
+        cdef Slot_ *s
+        cdef int i
+        for i in range(self.n_inputs):
+            s = &self.slots[self.inputs[i]]
+            value_release(s.held)
+            s.held = NULL
+        for i in range(self.n_outside):
+            s = &self.slots[self.outside[i]]
+            value_release(s.held)
+            s.held = NULL
+        for i in range(self.n_fresh):
+            s = &self.slots[self.fresh[i]]
+            value_release(s.v)
+            s.v = value_share(s.held)
 
     cdef int step(self, Instr *i) except -1:
         cdef Value *ins[16]
@@ -357,9 +381,11 @@ cdef class Executable:
         cdef list results = []
         cdef list updates = []
         cdef Tensor t, g
-        cdef Value *v
-        for k in self.outputs:
-            results.append(wrap(value_share(self.slots[<int>k].v), NULL))
+        cdef int i
+        for i in range(self.n_outputs):
+            results.append(wrap(value_alias(self.slots[self.outputs[i]].v), NULL))
+        if not self.changes:
+            return results
         for t, k in self.states:
             updates.append((t, wrap(value_alias(self.slots[<int>k].v), NULL)))
         slots = []
@@ -487,3 +513,40 @@ cdef int link_scalars(Instr *i, spec) except -1:
             s += 1
     i.n_code = s - i.code
     return 0
+
+
+cdef class Runner:
+    """What calls a plan: the way from its arguments to a run that is nothing but C where they are plain tensors."""
+    cdef list idle               # Executables that no run uses now
+    cdef int n_inputs
+    cdef int plain               # 1: tensors in order, one tensor as result; 2: tensors in order; 0: neither
+
+    cdef list replay(self, object inputs):
+        """The outputs of a run, which has an arena of its own."""
+        cdef Executable executable
+        cdef list idle = self.idle
+        executable = idle.pop() if len(idle) else self._link()
+        try:
+            return executable.run(inputs)
+        finally:
+            idle.append(executable)
+
+    def __call__(self, *args, **kwargs):
+        """The result for these arguments, in fresh tensors."""
+        cdef list outputs
+        if self.plain and len(args) == self.n_inputs and not kwargs:
+            for x in args:
+                if type(x) is not Tensor:
+                    break
+            else:
+                outputs = self.replay(args)
+                return outputs[0] if self.plain == 1 else self._result(outputs)
+        return self._result(self.replay(self._bound(args, kwargs)))
+
+    def _prepare(self, executable, int n_inputs, int plain):
+        """The first executable, and which arguments need no other look."""
+        self.idle, self.n_inputs, self.plain = [executable], n_inputs, plain
+
+    def _replay(self, inputs):
+        """The outputs of a run, a list."""
+        return self.replay(inputs)

@@ -18,7 +18,7 @@ from tapeflow.plan.record import Recording, as_input, build, record
 from tapeflow.transforms import flatten, unflatten
 
 
-class Plan:
+class Plan(_core.Runner):
     """A frozen run: forward, backward, updates and draws as one program, replayed without Python.
 
     Made by `tp.freeze` and by `Tape.freeze`. Call it with what the function took: tensors or arrays of the shapes and
@@ -42,37 +42,20 @@ class Plan:
         self._ir = ir
         self._nodes, self._views = _schedule.schedule(ir, "fuse" in self.passes)
         self._layout = _schedule.place(ir, self._nodes, self._views, plan_memory)
-        self._idle = [self._link()]
         self._inputs = [ir.values[k] for k in ir.inputs]
-        self._flat = _flat_positions(recording)
+        self._prepare(self._link(), len(self._inputs), _flat_positions(recording))
 
     def _link(self) -> Any:
         return _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes()).link()
 
     # ---- calling
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result for these arguments, in fresh tensors."""
-        return self._result(self._compute(self._bound(args, kwargs)))
-
     def _result(self, outputs: list[Tensor]) -> Any:
         """The outputs in the structure that the function returned."""
         r = self._recording
         if r is None:
             return outputs
-        if self._flat == 1 and len(outputs) == 1:
-            return outputs[0]
         return unflatten(r.result, [outputs[x[0]] if type(x) is list else x for x in r.leaves])
-
-    def _compute(self, inputs: list[Tensor]) -> list[Tensor]:
-        try:
-            executable = self._idle.pop()  # each run has an arena of its own
-        except IndexError:
-            executable = self._link()
-        try:
-            return executable.run(inputs)
-        finally:
-            self._idle.append(executable)
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """The inputs among the arguments; the static ones are compared with what was frozen."""
@@ -81,8 +64,6 @@ class Plan:
             if kwargs or len(args) != len(self._inputs):
                 raise PlanError(f"[plan] {len(args)} arguments given, and the plan has {len(self._inputs)} inputs.")
             return [as_input(x) for x in args]
-        if self._flat and not kwargs and len(args) == len(self._inputs):
-            return [x if type(x) is Tensor else self._input(x, n) for n, x in enumerate(args)]
         leaves, structure = flatten((args, kwargs))
         if structure != r.arguments:
             raise PlanError("[plan] the arguments have another structure than those that the plan was frozen with.")
@@ -242,7 +223,7 @@ class Plan:
             raise PlanError(f"[plan.bind] out has {len(targets)} leaves, the plan {len(self._ir.outputs)} results.")
 
         def bound() -> Any:
-            outputs = self._compute(inputs)
+            outputs = self._replay(inputs)
             if targets is None:
                 return self._result(outputs)
             for target, result in zip(targets, outputs, strict=True):
