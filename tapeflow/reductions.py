@@ -140,7 +140,7 @@ def vector_norm(x: _Array, axis: _Axes = None, keepdims: bool = False, ord: floa
     ord : number
         inf and -inf give the largest and the smallest absolute value, 0 the number of elements that are not 0.
 
-    The gradient of a norm that is 0 is 0.
+    The gradient of a norm that is 0 is 0. The norm of nothing is 0 (inf if ord is negative, an error if it is -inf).
 
     >>> tp.vector_norm(tp.tensor([3.0, 4.0])).item()
     5.0
@@ -161,6 +161,8 @@ def _vector_norm(x: Tensor, axis: Any, keepdims: bool, ord: Any, op: str) -> Ten
         return _core.sum(size, axes, keepdims)
     if math.isinf(ord):
         if _extent(x.shape, axes) == 0:
+            if ord > 0:  # no size is below 0
+                return _core.sum(size, axes, keepdims)
             raise errors.ShapeError(f"[{op}] the reduced axes of shape {x.shape} hold no elements. Use another ord.")
         return (_core.max if ord > 0 else _core.min)(size, axes, keepdims)
     cube = _core.multiply(_core.square(size), size) if ord == 3 else None  # some ten times as fast as pow
@@ -203,6 +205,8 @@ def _matrix_norm(x: Tensor, axis: Any, keepdims: bool, ord: Any, op: str) -> Ten
         raise errors.NumberRangeError(f"[{op}] ord={ord!r} is no norm of a matrix. Use 'fro', 1, -1, inf or -inf.")
     row, column = axes
     inner, outer = (row, column) if abs(ord) == 1 else (column, row)
+    if x.shape[outer] == 0 and ord > 0:
+        return _core.sum(x, axes, keepdims)
     if x.shape[outer] == 0:
         raise errors.ShapeError(f"[{op}] a matrix of shape {x.shape} has no rows or columns to choose from.")
     sums = _core.sum(_core.abs(x), (inner,), True)

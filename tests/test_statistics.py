@@ -20,6 +20,7 @@ from helpers import (
     close,
     draw,
     gradients,
+    grads,
     host,
     rng_for,
     second,
@@ -132,11 +133,11 @@ def test_nothing_to_reduce(name):
     for dtype, (shape, axis) in itertools.product(("float32", "int64", "bool"), [((0, 3), 0), ((0,), None)]):
         x = np.zeros(shape, dtype)
         dtype = result_dtype(kind, dtype)
-        if name in ("argmin", "norm inf", "norm -inf"):
+        if name in ("argmin", "norm -inf"):
             with pytest.raises(ShapeError, match="hold no elements"):
                 ours(tp.tensor(x), axis=axis)
         else:
-            want = np.zeros(shape[1:]) if name == "nansum" else reference(x, axis=axis)
+            want = np.zeros(shape[1:]) if name in ("nansum", "norm inf") else reference(x, axis=axis)
             assert_same(ours(tp.tensor(x), axis=axis), np.asarray(want).astype(dtype), label=name)
         got = ours(tp.tensor(np.zeros((0, 3), "float32")), axis=1, keepdims=True)
         assert got.shape == (0, 1)
@@ -290,21 +291,22 @@ def test_pytorch_94184_no_degrees_of_freedom(keepdims):
         assert_gradients(lambda t, f=f: f(t, axis=1, keepdims=keepdims, correction=1), [x], NAN)
 
 
-ZERO_SEED = [
-    (tp.std, [INF, 1]),
-    (tp.var, [NAN, 1]),
-    (rd.vector_norm, [INF, 0]),
-    (norm(0.5), [0, INF]),
-    (lambda x, axis: tp.var(x, axis, correction=2), [1, 2]),
-    (rd.nanmean, [NAN, NAN]),
-    (rd.median, [NAN, INF]),
-    (tp.cumulative_prod, [INF, 0, NAN]),
-    (tp.logcumsumexp, [NAN, INF]),
-]
+ZERO_SEED = {
+    "std": (tp.std, [INF, 1]),
+    "var": (tp.var, [NAN, 1]),
+    "vector_norm": (rd.vector_norm, [INF, 0]),
+    "norm 0.5": (norm(0.5), [0, INF]),
+    "var 2": (lambda x, axis: tp.var(x, axis, correction=2), [1, 2]),
+    "nanmean": (rd.nanmean, [NAN, NAN]),
+    "median": (rd.median, [NAN, INF]),
+    "cumulative_prod": (tp.cumulative_prod, [INF, 0, NAN]),
+    "logcumsumexp": (tp.logcumsumexp, [NAN, INF]),
+}
 
 
-@pytest.mark.parametrize("f,values", ZERO_SEED, ids=str)
-def test_strong_zero(f, values, way):
+@pytest.mark.parametrize("name", ZERO_SEED)
+def test_strong_zero(name, way):
+    f, values = ZERO_SEED[name]
     x = np.array([values, np.arange(1.0, len(values) + 1)])
     seed = np.zeros(f(tp.tensor(x), axis=1).shape)
     for create_graph in (False, True):
@@ -525,6 +527,19 @@ def test_matrix_norms_as_numpy(ord):
     close(rd.norm(tp.tensor(np.ones((2, 2, 2)))), 8**0.5)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (0, 0), (2, 0, 3), (2, 3, 0), (0, 2, 2)])
+def test_norms_of_matrices_without_elements(shape):
+    for ord, keepdims in itertools.product(("fro", 1, -1, INF, -INF), (False, True)):
+        f = lambda t, ord=ord, keepdims=keepdims: rd.matrix_norm(t, keepdims, ord)  # noqa: E731
+        if (ord == -1 and shape[-1] == 0) or (ord == -INF and shape[-2] == 0):
+            with pytest.raises(ShapeError, match="no rows or columns"):
+                f(tp.zeros(shape))
+            continue
+        y, (g,) = grads(f, np.zeros(shape))
+        assert_same(y, np.zeros(shape[:-2] + (1, 1) * keepdims), label=ord)
+        assert_same(g, np.zeros(shape), label=ord)
+
+
 # ---- derivatives
 
 
@@ -605,7 +620,7 @@ REFUSED = [
     (lambda: rd.matrix_norm(x23, ord="nuc"), NumberRangeError, r"\[matrix_norm\] ord='nuc'.*later"),
     (lambda: rd.matrix_norm(x23, ord=-2), NumberRangeError, r"\[matrix_norm\] ord=-2.*later"),
     (lambda: rd.matrix_norm(x23, ord=3), NumberRangeError, r"\[matrix_norm\] ord=3 is no norm"),
-    (lambda: rd.matrix_norm(np.ones((0, 3)), ord=INF), ShapeError, r"\[matrix_norm\].*no rows or columns"),
+    (lambda: rd.matrix_norm(np.ones((0, 3)), ord=-INF), ShapeError, r"\[matrix_norm\].*no rows or columns"),
     (lambda: rd.norm(np.ones((2, 2, 2)), 1), ShapeError, r"\[norm\].*1-D or 2-D"),
     (lambda: rd.norm(np.ones((2, 2, 2)), 1, (0, 1, 2)), ShapeError, r"\[norm\] axis must be one axis or a pair"),
     (lambda: tp.cumulative_sum(x23), AxisError, r"\[cumulative_sum\].*Name the axis"),
