@@ -122,6 +122,8 @@ def _draw_shape(shape: Any, parameters: tuple[float | Tensor, ...], op: str) -> 
     """The shape of a draw: that of the parameters where none is given; else theirs must broadcast to it."""
     shapes = [tuple(p.shape) for p in parameters if isinstance(p, Tensor)]
     wanted = None if shape is None else _read_shape(shape, op)
+    if wanted is not None and not shapes:
+        return wanted
     try:
         together = np.broadcast_shapes(*shapes, *(() if wanted is None else (wanted,)))
     except ValueError:

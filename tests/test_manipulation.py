@@ -663,6 +663,32 @@ def test_errors(case):
     assert message.startswith(f"[{name}] ") and text in message, message
 
 
+TOO_LARGE = [  # function, arguments, what the message names
+    ("diag", (tp.zeros(2), 1 << 62), f"({(1 << 62) + 2}, {(1 << 62) + 2})"),
+    ("diag", (tp.zeros(2), -(1 << 31)), f"({(1 << 31) + 2}, {(1 << 31) + 2})"),
+    ("diag", (tp.zeros(2), -(1 << 63)), f"({(1 << 63) - 1}, {(1 << 63) - 1})"),
+    ("repeat", (tp.ones(4), [1 << 62] * 4), "axis 0 of the result would not fit 64 bits"),
+    ("repeat", (tp.ones(4), [1 << 60] * 4), f"({1 << 62},)"),
+    ("tile", (tp.ones((2, 2)), (1, 1 << 62)), "axis 1 of the result would not fit 64 bits"),
+]
+
+
+@pytest.mark.parametrize("case", range(len(TOO_LARGE)))
+def test_results_that_no_memory_holds_are_refused_by_their_size(case):
+    name, args, text = TOO_LARGE[case]
+    with pytest.raises((errors.ShapeError, errors.DeviceOutOfMemory)) as caught:
+        op(name)(*args)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("k", [-2, 0, 1])
+def test_the_diagonal_of_a_matrix_may_have_no_elements(k):
+    x = tp.zeros(0, requires_grad=True)
+    y = tp.diag(x, k)
+    y.backward(tp.ones(y.shape))
+    assert y.shape == (abs(k), abs(k)) and x.grad.shape == (0,)
+
+
 @pytest.mark.parametrize("n", [20, 80, 5000])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("descending", [False, True])

@@ -475,7 +475,7 @@ def tile(x, repetitions):
         many[axes] = r if n == 1 else n
         axes += 1
         if r and n > LARGEST // r:
-            raise_memory(t.v.ndim, t.v.shape, t.v.dtype)
+            raise errors.ShapeError(f"[tile] axis {d} of the result would not fit 64 bits.")
         result[d] = r * n
     if axes > TPF_MAX_NDIM:
         raise errors.ShapeError(f"[tile] too many axes are repeated: {repetitions} for shape {shape_of(t.v)}.")
@@ -545,7 +545,7 @@ cdef Tensor repeated_each(Tensor x, const int64_t *counts, int axis):
         if counts[i] < 0:
             raise errors.ShapeError(f"[repeat] repeats must not be negative, got {counts[i]}.")
         if counts[i] > LARGEST - total:
-            raise_memory(x.v.ndim, x.v.shape, x.v.dtype)
+            raise errors.ShapeError(f"[repeat] axis {axis} of the result would not fit 64 bits.")
         total += counts[i]
     if not recorded_now(x):
         return repeated_now(x, counts, axis, total)
@@ -658,15 +658,17 @@ def diag(x, k=0):
         raise errors.ShapeError(f"[diag] expected a vector or a matrix, got shape {shape_of(t.v)}. See tp.diagonal.")
     offset = as_index(k, b"diag", "k")
     if not -(1 << 30) < offset < 1 << 30 or t.v.size > 1 << 30:
-        raise_memory(1, &offset, t.v.dtype)
+        n = LARGEST - t.v.size
+        n = n if not -n < offset < n else offset if offset >= 0 else -offset
+        shape[0] = shape[1] = t.v.size + n
+        raise_memory(2, shape, t.v.dtype)
     n = t.v.size + (offset if offset >= 0 else -offset)
     shape[0] = shape[1] = n
     n = n * n
     lines = wrap(zeros_value(1, &n, t.v.dtype), NULL)
-    if t.v.size:
-        params[0], params[1] = 4, offset if offset >= 0 else -offset * shape[0]
-        params[2], params[3], params[4] = shape[0] + 1 if t.v.size > 1 else 1, t.v.size, n
-        lines = op_assign(lines, params, t, True)
+    params[0], params[1] = 4, 0 if t.v.size == 0 else offset if offset >= 0 else -offset * shape[0]
+    params[2], params[3], params[4] = shape[0] + 1 if t.v.size > 1 else 1, t.v.size, n
+    lines = op_assign(lines, params, t, True)
     return reshape_to(lines, 2, shape)
 
 
