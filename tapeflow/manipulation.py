@@ -73,6 +73,8 @@ def pad(x: _Array, pad_width: _Pairs, mode: str = "constant", constant_values: A
     if is_sequence(constant_values) or type(constant_values) is not int or constant_values != 0:
         raise errors.ShapeError(f"[pad] constant_values go with mode 'constant', not {mode!r}. Leave them out.")
     axes = [axis for axis, width in enumerate(widths) if any(width)]
+    if not axes:
+        return x.clone()
     for axis in axes:
         if not x.shape[axis]:
             raise errors.ShapeError(f"[pad] axis {axis} is empty: mode {mode!r} has nothing to copy. Use 'constant'.")

@@ -574,12 +574,54 @@ def test_gradients_of_nan_and_masked_elements_do_not_leak():
 def test_writes_to_a_result_leave_the_argument():
     x = tp.tensor([[1.0, 2.0], [3.0, 4.0]])
     for name, args in {"flip": (), "rot90": (4,), "ravel": (), "roll": (2, 1), "repeat": (1, 0), "tile": (1,)}.items():
-        y = op(name)(x, *args)
-        if y is not x:
-            y[0] = 9.0
+        op(name)(x, *args)[0] = 9.0
     for part in (*op("split")(x, 1), *op("unstack")(x), op("diagonal")(x), op("sort")(x), op("pad")(x, 0)):
         part[0] = 9.0
     assert x.tolist() == [[1, 2], [3, 4]]
+
+
+UNCHANGED = {
+    "ravel": tp.ravel,
+    "flatten": lambda x: tp.flatten(x, 0, 0),
+    "roll": lambda x: tp.roll(x, 0),
+    "roll of axes": lambda x: tp.roll(x, x.shape[0], axis=0),
+    "repeat": lambda x: tp.repeat(x, 1, axis=0),
+    "repeat flat": lambda x: tp.repeat(x, 1),
+    "repeat by a tensor": lambda x: tp.repeat(x, tp.tensor([1]), axis=0),
+    "tile": lambda x: tp.tile(x, 1),
+    "rot90": lambda x: tp.rot90(tp.atleast_2d(x), 4)[0],
+    "pad": lambda x: tp.pad(x, 0),
+    "pad edge": lambda x: tp.pad(x, 0, mode="edge"),
+    "atleast_1d": tp.atleast_1d,
+    "broadcast_arrays": lambda x: tp.broadcast_arrays(x, x)[0],
+    "squeeze": lambda x: tp.squeeze(x, ()),
+    "diff": lambda x: tp.diff(x, 0),
+    "concat": lambda x: tp.concat([x]),
+}
+
+
+@pytest.mark.parametrize("name", UNCHANGED)
+@pytest.mark.parametrize("n", [0, 1, 3])
+def test_a_result_is_a_tensor_of_ones_own_also_when_nothing_moves(name, n):
+    x = tp.tensor(np.arange(float(n)), requires_grad=True)
+    y = UNCHANGED[name](x)
+    assert not y.is_leaf
+    y += 1.0
+    y.backward(tp.ones((n,), dtype=tp.float64))
+    assert_same(x, np.arange(float(n)))
+    assert_same(x.grad, np.ones(n))
+
+
+def test_results_of_broadcast_arrays_are_two_tensors():
+    x = tp.zeros(2)
+    for shapes in ((x, x), (tp.zeros(()), tp.zeros(2))):
+        y, z = tp.broadcast_arrays(*shapes)
+        y += 1.0
+        assert z.tolist() == [0.0, 0.0]
+    for f in (tp.atleast_2d, tp.atleast_3d):
+        x = tp.zeros((1, 1, 1))
+        f(x)[...] = 1.0
+        assert x.item() == 0.0
 
 
 # ---- errors

@@ -151,7 +151,7 @@ def broadcast_arrays(*arrays):
                 shapes = ", ".join([str(u.shape) for u in tensors])
                 raise errors.ShapeError(f"[broadcast_arrays] shapes {shapes} do not broadcast: aligned from the right, "
                                         "sizes must be equal or 1. Use reshape or expand_dims.")
-    return tuple([op_broadcast(t, ndim, shape) for t in tensors])
+    return tuple([another(t, op_broadcast(t, ndim, shape)) for t in tensors])
 
 
 def ravel(x):
@@ -160,7 +160,8 @@ def ravel(x):
     >>> tp.ravel(tp.tensor([[1, 2], [3, 4]])).tolist()
     [1, 2, 3, 4]
     """
-    return op_reshape_flat(given(x, "ravel"))
+    cdef Tensor t = given(x, "ravel")
+    return another(t, op_reshape_flat(t))
 
 
 def flatten(x, start_axis=0, end_axis=-1):
@@ -179,7 +180,7 @@ def flatten(x, start_axis=0, end_axis=-1):
         return op_reshape_flat(t)
     if extent_of(t.v, first, last + 1) == 0 and t.v.size == 0:  # the size beside it need not fit
         return op_reshape(t, t.v.ndim, t.v.shape) if first == last else merge_axes(t, first, last + 1)
-    return merge_axes(t, first, last + 1)
+    return another(t, merge_axes(t, first, last + 1))
 
 
 cdef Tensor with_ones(Tensor x, int before, int behind):
@@ -187,7 +188,7 @@ cdef Tensor with_ones(Tensor x, int before, int behind):
     cdef int64_t shape[64]
     cdef int d
     if before + behind == 0:
-        return x
+        return op_identity(x)
     for d in range(before + x.v.ndim + behind):
         shape[d] = x.v.shape[d - before] if before <= d < before + x.v.ndim else 1
     return reshape_to(x, before + x.v.ndim + behind, shape)
@@ -281,7 +282,7 @@ def rot90(x, k=1, axes=(0, 1)):
         raise errors.ShapeError(f"[rot90] axes must name two axes, got {axes}.")
     turns = <int>(as_index(k, b"rot90", "k") & 3)
     if turns == 0:
-        return t
+        return op_identity(t)
     if turns == 2:
         return reversed_along(t, 2, plane)
     if turns == 1:
@@ -312,7 +313,7 @@ def roll(x, shift, axis=None):
         whole[0] = t.v.size
         cuts[0] = roll_cut(0, ints_of(shift, b"roll", "shift"), whole[0])
         if not cuts[0]:
-            return t
+            return op_identity(t)
         return reshape_like(rolled(op_reshape_flat(t), cuts), t.v)
     shifts = ints_of(shift, b"roll", "shift")
     axes = ints_of(axis, b"roll", "axis")
@@ -328,7 +329,7 @@ def roll(x, shift, axis=None):
         cuts[a] = roll_cut(cuts[a], [each], t.v.shape[a])
     for d in range(t.v.ndim):
         count += cuts[d] != 0
-    return rolled(t, cuts) if count and t.v.size else t
+    return rolled(t, cuts) if count and t.v.size else op_identity(t)
 
 
 cdef int64_t roll_cut(int64_t cut, list shifts, int64_t n) except -1:
@@ -495,7 +496,8 @@ def repeat(x, repeats, axis=None):
     >>> tp.repeat(tp.tensor([1, 2]), [1, 3]).tolist()
     [1, 2, 2, 2]
     """
-    cdef Tensor t = given(x, "repeat")
+    cdef Tensor of = given(x, "repeat")
+    cdef Tensor t = of
     cdef Tensor counts
     cdef int a
     cdef int64_t n
@@ -506,13 +508,13 @@ def repeat(x, repeats, axis=None):
         a = axis_of(axis, t.v.ndim, b"repeat")
     n = t.v.shape[a]
     if PyLong_CheckExact(repeats):
-        return repeated(t, as_index(repeats, b"repeat", "a repetition"), a)
+        return another(of, repeated(t, as_index(repeats, b"repeat", "a repetition"), a))
     counts = op_astype(index_tensor(repeats, a, LARGEST, b"repeat"), TPF_INT64)
     if counts.v.ndim > 1 or counts.v.size not in (1, n):
         raise errors.ShapeError(f"[repeat] repeats of shape {shape_of(counts.v)} for an axis of size {n}. Give one "
                                 "number, or one per element.")
     if counts.v.size == 1:
-        return repeated(t, (<int64_t *>counts.v.data)[0], a)
+        return another(of, repeated(t, (<int64_t *>counts.v.data)[0], a))
     counts = packed(counts)
     return repeated_each(t, <const int64_t *>counts.v.data, a)
 
