@@ -8,6 +8,7 @@ import glob
 import importlib.util
 import os
 import sys
+import threading
 from importlib.machinery import EXTENSION_SUFFIXES, ExtensionFileLoader
 from types import ModuleType
 from typing import Any
@@ -15,6 +16,8 @@ from typing import Any
 _NAME = "scipy.linalg.cython_blas"
 _setter: Any = None
 _threads = 0
+_loading = threading.Lock()  # a module that another thread is still running has no functions yet
+_module: ModuleType | None = None
 
 
 def _folder() -> str:
@@ -26,8 +29,18 @@ def _folder() -> str:
 
 def load() -> ModuleType:
     """The module scipy.linalg.cython_blas."""
-    module = sys.modules.get(_NAME)
-    if module is None:
+    global _module
+    with _loading:
+        if _module is None:
+            _module = _load()
+            _find_setter()
+            if _threads:
+                set_num_threads(_threads)
+        return _module
+
+
+def _load() -> ModuleType:
+    if _NAME not in sys.modules:
         for suffix in EXTENSION_SUFFIXES:
             path = os.path.join(_folder(), "linalg", "cython_blas" + suffix)
             if os.path.exists(path):
@@ -36,13 +49,8 @@ def load() -> ModuleType:
                 assert spec is not None
                 module = importlib.util.module_from_spec(spec)
                 loader.exec_module(module)
-                break
-        else:
-            module = importlib.import_module(_NAME)
-    _find_setter()
-    if _threads:
-        set_num_threads(_threads)
-    return module
+                return module
+    return importlib.import_module(_NAME)
 
 
 def _function(name: str) -> Any:

@@ -5,6 +5,7 @@ CASES.md, burn#5573 and pytorch#17566, #18333, #37020. The interpreter switches 
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -54,6 +55,34 @@ def together(work, count=THREADS):
         assert not t.is_alive(), "a thread hangs"
     if errors:
         raise errors[0]
+
+
+FIRST_PRODUCTS = """
+import threading
+import tapeflow as tp
+
+barrier, errors = threading.Barrier(8), []
+
+def run():
+    x = tp.ones((60, 60))
+    barrier.wait()
+    try:
+        assert (x @ x).tolist() == [[60.0] * 60] * 60
+    except BaseException as error:
+        errors.append(error)
+
+threads = [threading.Thread(target=run) for _ in range(8)]
+for t in threads: t.start()
+for t in threads: t.join()
+assert not errors, errors
+"""
+
+
+def test_the_first_matrix_products_of_several_threads():
+    """They load the library of BLAS together."""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", FIRST_PRODUCTS], capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, done.stderr
 
 
 def test_burn_5573_own_graphs_are_independent():
