@@ -117,9 +117,15 @@ cdef int64_t index_int(object i, int axis, int64_t extent) except -1:
 cdef Tensor get_item(Tensor t, object index):
     cdef Window w
     cdef int64_t at
+    cdef Value *v
     if PyLong_CheckExact(index) and t.v.ndim == 1:
         # the loop over a vector
         at = index_int(index, 0, t.v.shape[0])
+        if not wants_record(thread_state(), t.node, t.v.dtype):
+            v = value_view(t.v, 0)
+            v.data += at * t.v.strides[0]
+            v.size, v.contiguous = 1, True
+            return wrap(v, NULL)
         w.ndim = 0
         w.params[0], w.params[1], w.params[2], w.params[3], w.params[4] = 4, at, 1, 1, t.v.shape[0]
         return op_window(t, w.params, 0, w.shape, w.axis)
@@ -171,15 +177,71 @@ cdef Tensor op_broadcast_for_write(Tensor v, Value *like, str op):
     return op_broadcast(v, like.ndim, like.shape)
 
 
+cdef inline bint writable_now(Tensor t) noexcept:
+    """May a constant be written into t's memory as it is: no other owner, nothing recorded?"""
+    return t.node == NULL and value_is_mine(t.v) and not thread_state().flags & T_TAPE
+
+
+cdef int fill_window(Value *y, const int64_t *params, const void *number) except -1:
+    """y[window] = number, which has y's dtype; y is ours to write."""
+    cdef int64_t still[64]
+    cdef int d
+    ensure_writable(y)
+    cdef Value *w = window_view(y, params)
+    if w.contiguous:
+        tpf_fill(w.data, number, tpf_itemsize(w.dtype), w.size)
+    else:
+        for d in range(w.ndim):
+            still[d] = 0
+        tpf_copy(w.data, w.strides, <const char *>number, still, tpf_itemsize(w.dtype), w.ndim, w.shape)
+    value_release(w)
+    return 0
+
+
+cdef bint fill_at(Tensor t, Tensor index, object value) except -1:
+    """t[index] = value, a number, where that is a matter of one loop over t's own memory."""
+    cdef int64_t number = 0
+    cdef int itemsize = tpf_itemsize(t.v.dtype)
+    if not (index.v.contiguous and index.v.ndim and t.v.size) or index.v.buf == t.v.buf:
+        return False
+    if index.v.dtype == TPF_INT64 and t.v.ndim == 1:
+        write_number(&number, t.v.dtype, value, b"setitem")
+        ensure_writable(t.v)
+        return tpf_fill_at(t.v.data, t.v.size, <int64_t *>index.v.data, index.v.size, &number, itemsize)
+    if index.v.dtype == TPF_BOOL and index.v.size < RELEASE_GIL and same_shape(index.v, t.v):
+        write_number(&number, t.v.dtype, value, b"setitem")
+        ensure_writable(t.v)
+        tpf_fill_where(t.v.data, <uint8_t *>index.v.data, index.v.size, &number, itemsize)
+        return True
+    return False
+
+
 cdef int set_item(Tensor t, object index, object value) except -1:
     cdef Window w
     cdef Value *target
     cdef Tensor v, r
+    cdef int64_t number = 0
+    cdef bint plain = is_number(value)
+    if plain and writable_now(t):
+        if PyLong_CheckExact(index) and t.v.ndim == 1:
+            number = index_int(index, 0, t.v.shape[0])
+            ensure_writable(t.v)
+            return write_number(t.v.data + number * tpf_itemsize(t.v.dtype), t.v.dtype, value, b"setitem")
+        if isinstance(index, Tensor) and fill_at(t, index, value):
+            return 0
     index = exact_index(index)
     cdef bint advanced = has_array_index(index)
     if not advanced:
         read_index(t, index, &w)
-    if is_number(value):
+        if plain and writable_now(t):
+            write_number(&number, t.v.dtype, value, b"setitem")
+            return fill_window(t.v, w.params, &number)
+        if isinstance(value, Tensor):
+            v = value
+            if (v.node == NULL and v.v.dtype == t.v.dtype and v.v.buf != t.v.buf and v.v.ndim == w.ndim
+                    and memcmp(v.v.shape, w.shape, w.ndim * sizeof(int64_t)) == 0 and writable_now(t)):
+                return copy_into_window(t.v, w.params, v.v)
+    if plain:
         v = number_tensor(value, t.v.dtype, b"setitem")
     else:
         v = as_tensor(value)
@@ -390,7 +452,14 @@ cdef Tensor move_picked(Tensor y, int lo, int ndim, bint back):
 cdef Tensor rows_at(Tensor t, Tensor idx):
     """t at integers along its first axis."""
     cdef tpf_places q
+    cdef Value *y
     cdef int axis = 0
+    if (t.v.ndim == 1 and t.v.size and t.v.contiguous and idx.v.dtype == TPF_INT64 and idx.v.contiguous
+            and idx.v.size < RELEASE_GIL and not wants_record(thread_state(), t.node, t.v.dtype)):
+        y = value_like(idx.v, t.v.dtype)
+        if tpf_take_at(y.data, t.v.data, t.v.size, <int64_t *>idx.v.data, y.size, tpf_itemsize(y.dtype)):
+            return wrap(y, NULL)
+        value_release(y)
     places_start(&q, idx.v.ndim, idx.v.shape)
     places_add(&q, idx.v, idx.v.ndim, t.v.shape[0], 1)
     return gather(t, 0, 1, &q, [idx], idx.v.ndim, &axis, b"index")

@@ -170,6 +170,47 @@ void tpf_put(void *y, const int64_t *at, const void *v, int64_t outer, int64_t n
     }
 }
 
+/* ---- one vector, indices as they came: looked at first, so that nothing is written where one is out of range */
+
+static int all_within(const int64_t *idx, int64_t m, int64_t n) {
+    int bad = 0;
+    for (int64_t k = 0; k < m; k++) bad |= (uint64_t)(idx[k] + ((idx[k] >> 63) & n)) >= (uint64_t)n;
+    return !bad;
+}
+
+TPF_INLINE void take_at_run(char *y, const char *x, int64_t n, const int64_t *idx, size_t size, int64_t m) {
+    for (int64_t k = 0; k < m; k++)
+        memcpy(y + k * (int64_t)size, x + (idx[k] + ((idx[k] >> 63) & n)) * (int64_t)size, size);
+}
+
+int tpf_take_at(void *y, const void *x, int64_t n, const int64_t *idx, int64_t m, int itemsize) {
+    if (!all_within(idx, m, n)) return 0;
+    FOR_ITEM(itemsize, take_at_run(y, x, n, idx, SIZE, m));
+    return 1;
+}
+
+TPF_INLINE void fill_at_run(char *y, int64_t n, const int64_t *idx, const char *value, size_t size, int64_t m) {
+    for (int64_t k = 0; k < m; k++)
+        memcpy(y + (idx[k] + ((idx[k] >> 63) & n)) * (int64_t)size, value, size);
+}
+
+int tpf_fill_at(void *y, int64_t n, const int64_t *idx, int64_t m, const void *value, int itemsize) {
+    if (!all_within(idx, m, n)) return 0;
+    FOR_ITEM(itemsize, fill_at_run(y, n, idx, value, SIZE, m));
+    return 1;
+}
+
+TPF_INLINE void fill_where_run(char *y, const uint8_t *mask, const char *value, size_t size, int64_t n) {
+    for (int64_t k = 0; k < n; k++)
+        memcpy(y + k * (int64_t)size, mask[k] ? value : y + k * (int64_t)size, size);
+}
+
+void tpf_fill_where(void *y, const uint8_t *mask, int64_t n, const void *value, int itemsize) {
+    char one[8]; /* of our own, so that writes to y cannot change it */
+    memcpy(one, value, (size_t)itemsize);
+    FOR_ITEM(itemsize, fill_where_run(y, mask, one, SIZE, n));
+}
+
 /* Four copies are written without asking how many there are to be, as long as others follow. */
 TPF_INLINE char *repeat_run(char *y, const char *x, const int64_t *counts, size_t size, int64_t n, int64_t follow) {
     for (int64_t i = 0; i < n; i++, x += size) {

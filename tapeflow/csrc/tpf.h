@@ -125,6 +125,11 @@ int tpf_gather(void *y, const void *x, const tpf_places *p, int64_t size, int64_
 /* y (outer, n, inner) at positions at <- v, whose rows for each position are step bytes apart (0: the same). */
 void tpf_put(void *y, const int64_t *at, const void *v, int64_t outer, int64_t n, int64_t m, int64_t inner_bytes,
              int64_t step);
+/* x[idx], y[idx] = value: of vectors of n. Negative indices count from the end; 0, and nothing is written, where one is
+   out of range. */
+int tpf_take_at(void *y, const void *x, int64_t n, const int64_t *idx, int64_t m, int itemsize);
+int tpf_fill_at(void *y, int64_t n, const int64_t *idx, int64_t m, const void *value, int itemsize);
+void tpf_fill_where(void *y, const uint8_t *mask, int64_t n, const void *value, int itemsize); /* at most 8 bytes each */
 int64_t tpf_count_true(const uint8_t *mask, int64_t n);
 /* The positions of the `count` elements that are true. */
 void tpf_true_positions(int64_t *out, const uint8_t *mask, int64_t n, int64_t count);
