@@ -307,6 +307,57 @@ def full(
     device: str | None = None,
     requires_grad: bool = False,
 ) -> Tensor: ...
+def ones(
+    shape: _Shape, dtype: DTypeLike | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor: ...
+def empty_like(
+    x: _Array, dtype: DTypeLike | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor: ...
+def zeros_like(
+    x: _Array, dtype: DTypeLike | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor: ...
+def ones_like(
+    x: _Array, dtype: DTypeLike | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor: ...
+def full_like(
+    x: _Array,
+    fill_value: _Array,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor: ...
+def arange(
+    start: Any,
+    stop: Any = None,
+    step: Any = 1,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor: ...
+def linspace(
+    start: Any,
+    stop: Any,
+    num: SupportsIndex,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
+    endpoint: bool = True,
+    requires_grad: bool = False,
+) -> Tensor: ...
+def eye(
+    n_rows: SupportsIndex,
+    n_cols: SupportsIndex | None = None,
+    k: SupportsIndex = 0,
+    dtype: DTypeLike | None = None,
+    device: str | None = None,
+    requires_grad: bool = False,
+) -> Tensor: ...
+def tensor(
+    data: Any, dtype: DTypeLike | None = None, device: str | None = None, requires_grad: bool = False
+) -> Tensor: ...
+def asarray(
+    obj: Any, dtype: DTypeLike | None = None, device: str | None = None, copy: bool | None = None
+) -> Tensor: ...
+def result_type(*args: Any) -> np.dtype[Any]: ...
 
 # elementwise
 def smul(a: _Array, b: _Array, /) -> Tensor: ...

@@ -14,6 +14,7 @@ from cpython.object cimport Py_EQ, Py_GT, Py_LE, Py_LT, Py_NE, PyObject
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from cpython.ref cimport Py_INCREF, Py_XDECREF
 from cpython.tuple cimport PyTuple_New, PyTuple_SET_ITEM
+from libc.math cimport ceil as c_ceil
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint32_t, uint64_t, uintptr_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcmp, memcpy, memset
@@ -264,6 +265,7 @@ include "core/rules.pxi"
 include "core/norm.pxi"
 include "core/contract.pxi"
 include "core/classes.pxi"
+include "core/creation.pxi"
 include "core/public.pxi"
 include "core/execute.pxi"
 include "core/executor.pxi"

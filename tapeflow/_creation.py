@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import types
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -145,60 +144,15 @@ def _holds_tensor(obj: Any) -> bool:
     return isinstance(obj, Tensor) or (isinstance(obj, (list, tuple)) and any(_holds_tensor(x) for x in obj))
 
 
-def tensor(data: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A new leaf tensor with a copy of data.
-
-    Parameters
-    ----------
-    data : number, nested lists of numbers, NumPy array, Tensor
-        Python floats become the default dtype, ints int64; NumPy arrays and scalars keep theirs.
-    dtype : str or NumPy dtype, optional
-        One of bool, uint8, int32, int64, float32, float64.
-    device : "cpu" or None
-    requires_grad : bool
-        Make it a leaf that gradients are added up for; float dtypes only.
-
-    >>> tp.tensor([1.0, 2.0]).dtype
-    dtype('float32')
-    """
-    check_device(device, "tensor")
-    if isinstance(data, Tensor):
-        t = data.detach().clone() if dtype is None else data.detach().astype(dtype)
-        t = _core.from_numpy(t.numpy(), True, "tensor")
-    else:
-        t = convert(data, "tensor", dtype).detach()
-    return t.requires_grad_() if requires_grad else t
-
-
-def asarray(obj: Any, dtype: Any = None, device: Any = None, copy: bool | None = None) -> Tensor:
-    """obj as a tensor: a tensor itself, or the data in a new one (Python Array API).
-
-    Memory is shared only with copy=False, and then the writes of its owner show. Lists with tensors inside are stacked,
-    and recorded.
-    """
-    check_device(device, "asarray")
-    if isinstance(obj, Tensor):
-        wrong = dtype is not None and obj.dtype != np.dtype(_name(dtype))
-        if wrong and copy is False:
-            raise ValueError(
-                f"[asarray] a {obj.dtype} tensor cannot become {dtype} without a copy. Leave copy=False out."
-            )
-        if wrong:
-            return obj.astype(dtype)
-        return obj.clone() if copy else obj
-    if copy is False:
-        if not isinstance(obj, np.ndarray):
-            if not hasattr(obj, "__dlpack__"):
-                raise ValueError(
-                    f"[asarray] a {type(obj).__name__} cannot be taken without a copy. Leave copy=False out."
-                )
-            return asarray(np.from_dlpack(obj), dtype, device, False)
-        if dtype is not None and obj.dtype != np.dtype(_name(dtype)):
-            raise ValueError(
-                f"[asarray] a {obj.dtype} array cannot become {dtype} without a copy. Leave copy=False out."
-            )
-        return _core.from_numpy(np.asarray(obj), False, "asarray", obj)
-    return convert(obj, "asarray", dtype)
+def shared(obj: Any, dtype: Any) -> Tensor:
+    """What asarray(obj, dtype, copy=False) does for other than a tensor: a tensor over the memory of obj."""
+    if not isinstance(obj, np.ndarray):
+        if not hasattr(obj, "__dlpack__"):
+            raise ValueError(f"[asarray] a {type(obj).__name__} cannot be taken without a copy. Leave copy=False out.")
+        return shared(np.from_dlpack(obj), dtype)
+    if dtype is not None and obj.dtype != np.dtype(_name(dtype)):
+        raise ValueError(f"[asarray] a {obj.dtype} array cannot become {dtype} without a copy. Leave copy=False out.")
+    return _core.from_numpy(np.asarray(obj), False, "asarray", obj)
 
 
 def _name(dtype: Any) -> Any:
@@ -230,123 +184,7 @@ def rebuild(array: np.ndarray[Any, Any], requires_grad: bool) -> Tensor:
     return _core.from_numpy(array, True, "pickle").requires_grad_(requires_grad)
 
 
-# ---- creation functions
-
-
-def ones(shape: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of ones.
-
-    >>> tp.ones(3).tolist()
-    [1.0, 1.0, 1.0]
-    """
-    return _core.full(shape, 1, _core.get_default_dtype() if dtype is None else dtype, device, requires_grad)
-
-
-def zeros_like(x: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Zeros of x's shape, and dtype unless given."""
-    x = asarray(x)
-    return _core.zeros(x.shape, x.dtype if dtype is None else dtype, device, requires_grad)
-
-
-def ones_like(x: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """Ones of x's shape, and dtype unless given."""
-    x = asarray(x)
-    return ones(x.shape, x.dtype if dtype is None else dtype, device, requires_grad)
-
-
-def empty_like(x: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of x's shape whose elements are not set."""
-    x = asarray(x)
-    return _core.empty(x.shape, x.dtype if dtype is None else dtype, device, requires_grad)
-
-
-def full_like(x: Any, fill_value: Any, dtype: Any = None, device: Any = None, requires_grad: bool = False) -> Tensor:
-    """A tensor of x's shape with one number everywhere; of x's dtype unless given."""
-    x = asarray(x)
-    return _core.full(x.shape, fill_value, x.dtype if dtype is None else dtype, device, requires_grad)
-
-
-def arange(
-    start: Any, stop: Any = None, step: Any = 1, dtype: Any = None, device: Any = None, requires_grad: bool = False
-) -> Tensor:
-    """Numbers from start up to, not including, stop; of the default dtype when an argument is a float, else int64.
-
-    >>> tp.arange(0, 10, 4).tolist()
-    [0, 4, 8]
-    """
-    if stop is None:
-        start, stop = 0, start
-    for value in (start, stop, step):
-        if isinstance(value, bool) or not isinstance(value, (int, float, np.integer, np.floating)):
-            raise errors.DTypeError(f"[arange] start, stop and step must be numbers, got {type(value).__name__}.")
-        if isinstance(value, int) and not -(2**63) <= value < 2**63:
-            raise errors.NumberRangeError("[arange] start, stop and step must fit 64 bits.")
-        if not math.isfinite(value):
-            raise errors.NumberRangeError(f"[arange] start, stop and step must be finite, got {value}.")
-    if step == 0:
-        raise errors.NumberRangeError("[arange] step must not be 0.")
-    try:
-        count = max(0, math.ceil((stop - start) / step))
-    except OverflowError:
-        count = 1 << 62
-    floats = any(isinstance(value, (float, np.floating)) for value in (start, stop, step))
-    if dtype is None:
-        dtype = _core.get_default_dtype() if floats else np.int64
-    if count > 1 << 40:
-        raise errors.DeviceOutOfMemory(f"[arange] {count} elements do not fit into memory.")
-    check_device(device, "arange")
-    with allocation("arange", f"a range of {count} numbers"):
-        numbers = start + step * np.arange(count, dtype=np.float64 if floats else np.int64)
-    t = _core.from_numpy(numbers, True, "arange").astype(dtype)
-    return t.requires_grad_() if requires_grad else t
-
-
-def linspace(
-    start: float,
-    stop: float,
-    num: int,
-    dtype: Any = None,
-    device: Any = None,
-    endpoint: bool = True,
-    requires_grad: bool = False,
-) -> Tensor:
-    """num numbers, evenly spaced from start to stop (included unless endpoint=False).
-
-    >>> tp.linspace(0.0, 1.0, 5).tolist()
-    [0.0, 0.25, 0.5, 0.75, 1.0]
-    """
-    check_device(device, "linspace")
-    if isinstance(num, bool) or not isinstance(num, (int, np.integer)) or num < 0:
-        raise errors.ShapeError(f"[linspace] num must be a non-negative int, got {num!r}.")
-    if num > 1 << 40:
-        raise errors.DeviceOutOfMemory(f"[linspace] {num} elements do not fit into memory.")
-    with allocation("linspace", f"an array of {num} numbers"):
-        numbers = np.linspace(float(start), float(stop), int(num), endpoint=endpoint)
-    t = _core.from_numpy(numbers, True, "linspace")
-    t = t.astype(_core.get_default_dtype() if dtype is None else dtype)
-    return t.requires_grad_() if requires_grad else t
-
-
-def eye(
-    n_rows: int,
-    n_cols: int | None = None,
-    k: int = 0,
-    dtype: Any = None,
-    device: Any = None,
-    requires_grad: bool = False,
-) -> Tensor:
-    """Ones on the k-th diagonal of a matrix of zeros.
-
-    >>> tp.eye(2).tolist()
-    [[1.0, 0.0], [0.0, 1.0]]
-    """
-    check_device(device, "eye")
-    t = _core.zeros((n_rows, n_rows if n_cols is None else n_cols), np.uint8)
-    rows, cols = t.shape
-    with allocation("eye", f"a matrix of {rows} x {cols}"):
-        array = np.eye(rows, cols, k=k, dtype=np.uint8)
-    t = _core.from_numpy(array, True, "eye").astype(_core.get_default_dtype() if dtype is None else dtype)
-    return t.requires_grad_() if requires_grad else t
+# ---- grids
 
 
 def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
@@ -357,7 +195,7 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
     """
     if indexing not in ("xy", "ij"):
         raise errors.ShapeError(f"[meshgrid] indexing must be 'xy' or 'ij', got {indexing!r}.")
-    tensors = [asarray(a) for a in arrays]
+    tensors = [_core.asarray(a) for a in arrays]
     for t in tensors:
         if t.ndim > 1:
             raise errors.ShapeError(f"[meshgrid] coordinates must be 0-d or 1-D, got shape {t.shape}.")
@@ -373,32 +211,6 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
         shape[axis] = t.size
         grids.append(_core.broadcast_to(t.reshape(tuple(shape)), tuple(sizes)))
     return grids
-
-
-def result_type(*args: Any) -> np.dtype[Any]:
-    """The dtype of an op over these tensors, dtypes and Python numbers, by tapeflow's promotion.
-
-    >>> tp.result_type("int64", "float32")
-    dtype('float32')
-    """
-    if not args:
-        raise errors.DTypeError("[result_type] expected at least one tensor, dtype or number.")
-    tensors = []
-    numbers = [x for x in args if type(x) in _NUMBERS]
-    for x in args:
-        if type(x) in _NUMBERS:
-            continue
-        if isinstance(x, (Tensor, np.ndarray, np.generic)):
-            tensors.append(_core.zeros((), x.dtype))
-        else:
-            tensors.append(_core.zeros((), x))
-    total: Any = None
-    for t in tensors:
-        total = t if total is None else _core.maximum(total, t)
-    for n in numbers:
-        one = type(n)(1)
-        total = one if total is None else _core.maximum(total, one)
-    return asarray(total).dtype
 
 
 # ---- printing

@@ -65,7 +65,7 @@ def _operands(op: str, xs: Sequence[Any]) -> list[Tensor]:
     else:
         return list(xs)
     found = [x if isinstance(x, Tensor) or type(x) in NUMBERS else _creation.convert(x, op) for x in xs]
-    dtype = _creation.result_type(*found)
+    dtype = _core.result_type(*found)
     return [x.astype(dtype, copy=False) if isinstance(x, Tensor) else _core.from_number(x, dtype, op) for x in found]
 
 

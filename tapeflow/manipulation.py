@@ -229,7 +229,7 @@ def select(condlist: Sequence[_Array], choicelist: Sequence[_Array], default: _A
     values = [v if type(v) in NUMBERS else as_tensor(v, "select") for v in (*choicelist, default)]
     shapes = [v.shape for v in values if isinstance(v, Tensor)]
     common_shape("select", *(c.shape for c in conditions), *shapes)
-    dtype = _creation.result_type(*values)
+    dtype = _core.result_type(*values)
     result: Any = fitting(values[-1], dtype, "select")
     for condition, value in zip(reversed(conditions), reversed(values[:-1])):
         result = _core.where(condition, fitting(value, dtype, "select"), result)

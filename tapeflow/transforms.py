@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core, _creation, errors
+from tapeflow import _core, errors
 from tapeflow._core import Tensor
 
 # ---- nested containers: tuples (named ones, too), lists and dicts
@@ -162,7 +162,7 @@ def _primal(x: Any) -> Tensor:
         raise errors.DTypeError(
             f"[grad] cannot differentiate with respect to a {type(x).__name__}. Use tensors, arrays or numbers."
         )
-    t = _creation.asarray(x)
+    t = _core.asarray(x)
     if t.dtype.kind != "f":
         raise errors.DTypeError(
             f"[grad] cannot differentiate with respect to an argument of dtype {t.dtype}. Use float32 or float64."
@@ -185,7 +185,7 @@ def _gradients(value: Any, sources: list[Tensor], linked: bool) -> list[Tensor]:
     grads: list[Tensor | None] = [None] * len(sources)
     if value.requires_grad:
         grads = _core.run_backward([value], [None], [_core.tensor_node(s) for s in sources], linked, linked)
-    return [_creation.zeros_like(s) if g is None else g for s, g in zip(sources, grads, strict=True)]
+    return [_core.zeros_like(s) if g is None else g for s, g in zip(sources, grads, strict=True)]
 
 
 def _detach(tree: Any) -> Any:
@@ -226,5 +226,5 @@ def tape_gradient(
     roots, cotangents, places = (list(part) for part in zip(*started, strict=True))
     grads = _core.run_backward(roots, cotangents, [node_of(s) for s in given], recorded, True, places)
     if unconnected == "zero":
-        grads = [_creation.zeros_like(s) if g is None else g for s, g in zip(given, grads, strict=True)]
+        grads = [_core.zeros_like(s) if g is None else g for s, g in zip(given, grads, strict=True)]
     return unflatten(structure, grads)

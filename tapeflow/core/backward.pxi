@@ -572,7 +572,7 @@ cdef Tensor checked_seed(Tensor t, seed):
             raise errors.TapeError(f"[backward] the target has shape {shape_of(t.v)}; only a scalar can do without a "
                                    "seed. Pass gradient= (output_gradients= for a tape) of that shape, "
                                    "or sum the target first.")
-        return full_like(t.v, 1.0)
+        return same_full(t.v, 1.0)
     s = as_tensor(seed)
     if not same_shape(s.v, t.v):
         raise errors.TapeError(f"[backward] the seed has shape {shape_of(s.v)}, the target {shape_of(t.v)}: "

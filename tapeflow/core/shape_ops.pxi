@@ -29,9 +29,15 @@ cdef int read_shape(object shape, int64_t *out, const char *op) except -1:
     """A shape argument (an int or a sequence of ints, -1 allowed for the caller to judge) into out; returns ndim."""
     cdef int i
     cdef Tensor t
+    cdef tuple sizes
     if isinstance(shape, _ndarray) and shape.ndim:
         shape = shape.tolist()
-    if isinstance(shape, Tensor):
+    if type(shape) is tuple:
+        pass
+    elif PyLong_CheckExact(shape):
+        out[0] = as_index(shape, op, "a size")
+        return 1
+    elif isinstance(shape, Tensor):
         t = shape
         if t.v.ndim == 0:
             shape = (shape,)
@@ -41,13 +47,13 @@ cdef int read_shape(object shape, int64_t *out, const char *op) except -1:
         elif not hasattr(shape, "__iter__") or isinstance(shape, (str, bytes, dict)):
             raise errors.DTypeError(f"[{op.decode()}] a shape must be an int or a sequence of ints, "
                                     f"got {type(shape).__name__}.")
-    shape = tuple(shape)
-    if len(shape) > TPF_MAX_NDIM:
-        raise errors.ShapeError(f"[{op.decode()}] {len(shape)} dimensions are more than the {TPF_MAX_NDIM} that a "
+    sizes = tuple(shape)
+    if len(sizes) > TPF_MAX_NDIM:
+        raise errors.ShapeError(f"[{op.decode()}] {len(sizes)} dimensions are more than the {TPF_MAX_NDIM} that a "
                                 "tensor can have.")
-    for i in range(len(shape)):
-        out[i] = as_index(shape[i], op, "a size")
-    return len(shape)
+    for i in range(<int>len(sizes)):
+        out[i] = as_index(sizes[i], op, "a size")
+    return <int>len(sizes)
 
 
 cdef int check_sizes(int ndim, const int64_t *shape, const char *op) except -1:
@@ -256,7 +262,11 @@ cdef int copy_into_window(Value *y, const int64_t *params, Value *src) except -1
 
 cdef Value *zeros_value(int ndim, const int64_t *shape, int dtype) except NULL:
     cdef Value *v = value_new(ndim, shape, dtype)
-    memset(v.data, 0, v.size * tpf_itemsize(dtype))
+    cdef int64_t zero = 0
+    if v.size < RELEASE_GIL:
+        memset(v.data, 0, v.size * tpf_itemsize(dtype))
+    else:
+        tpf_fill(v.data, &zero, tpf_itemsize(dtype), v.size)
     return as_constant(v)
 
 

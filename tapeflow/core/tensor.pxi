@@ -5,6 +5,18 @@ cdef dict _dtype_codes = {"bool": TPF_BOOL, "uint8": TPF_UINT8, "int32": TPF_INT
 cdef tuple _dtype_names = ("bool", "uint8", "int32", "int64", "float32", "float64")
 cdef dict _numpy_codes = {numpy.dtype(name): code for name, code in _dtype_codes.items()}
 cdef tuple _numpy_dtypes = tuple([numpy.dtype(name) for name in _dtype_names])
+cdef PyObject *_dtype_objects[6]
+for _at, _dtype in enumerate(_numpy_dtypes):
+    _dtype_objects[<int>_at] = <PyObject *>_dtype
+
+
+cdef inline int known_dtype(object dtype) noexcept:
+    """The code of one of NumPy's own dtype objects, or -1."""
+    cdef int code
+    for code in range(6):
+        if <PyObject *>dtype == _dtype_objects[code]:
+            return code
+    return -1
 
 
 cdef str dtype_name(int dtype):
@@ -22,6 +34,9 @@ cdef str short(object x):
 
 cdef int dtype_code(object dtype, str op) except -1:
     """The code of a dtype argument: a name, a NumPy dtype or scalar type, one of tp's dtypes, or Python's own types."""
+    cdef int known = known_dtype(dtype)
+    if known >= 0:
+        return known
     if isinstance(dtype, str):
         code = _dtype_codes.get(dtype)
         if code is not None:
@@ -175,14 +190,14 @@ cdef Tensor as_tensor(object x):
     """x as a tensor: itself, or a constant with a copy of the data."""
     if isinstance(x, Tensor):
         return x
-    return _creation.convert(x, "asarray")
+    return converted(x, "asarray", None)
 
 
 cdef Tensor as_tensor_for(int op, object x):
     """An operand of op."""
     if isinstance(x, Tensor):
         return x
-    return _creation.convert(x, tpf_op_name[op].decode())
+    return converted(x, tpf_op_name[op].decode(), None)
 
 
 cdef Tensor another(Tensor x, Tensor y):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core, _creation
+from tapeflow import _core
 from tapeflow._core import Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan.ir import GRAD_GUARD, GUARD, INPUT, IR, Instr, Value
@@ -47,8 +47,8 @@ def as_input(x: Any) -> Tensor:
     if isinstance(x, Tensor):
         return x
     if isinstance(x, np.ndarray):
-        return _creation.asarray(x, copy=False) if x.flags.writeable or not x.size else _creation.asarray(x)
-    return _core.from_number(x, "float64", "plan") if type(x) is float else _creation.asarray(x)
+        return _core.asarray(x, copy=False) if x.flags.writeable or not x.size else _core.asarray(x)
+    return _core.from_number(x, "float64", "plan") if type(x) is float else _core.asarray(x)
 
 
 def record(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool, op: str) -> Recording:
