@@ -110,6 +110,7 @@ from tapeflow._core import (  # noqa: E402
     get_num_threads,
     greater,
     greater_equal,
+    huber_loss,
     hypot,
     index_add,
     inner,
@@ -243,7 +244,6 @@ from tapeflow.errors import (  # noqa: E402
 from tapeflow.functional import (  # noqa: E402
     binary_cross_entropy_with_logits,
     dropout,
-    huber_loss,
     kl_div,
     l1_loss,
     layer_norm,

@@ -256,28 +256,6 @@ def binary_cross_entropy_with_logits(
     return _reduced(loss, reduction, op)
 
 
-def huber_loss(prediction: Any, target: Any, delta: float = 1.0, reduction: str = "mean") -> Tensor:
-    """d*d/2 where |d| <= delta, else delta*(|d| - delta/2), with d = prediction - target.
-
-    Parameters
-    ----------
-    prediction, target : Tensor
-        Of one shape.
-    delta : float
-        Positive.
-    reduction : "mean", "sum" or "none"
-
-    >>> tp.huber_loss(tp.tensor([1.0, 3.0]), tp.tensor([0.0, 0.0]), reduction="none").tolist()
-    [0.5, 2.5]
-    """
-    if not delta > 0.0:
-        raise NumberRangeError(f"[huber_loss] delta is {delta}, expected more than 0.")
-    a, b = _same_shapes("huber_loss", prediction=prediction, target=target)
-    d = a - b
-    near = _core.clip(d, -float(delta), float(delta))
-    return _reduced(near * (d - 0.5 * near), reduction, "huber_loss")
-
-
 def l1_loss(prediction: Any, target: Any, reduction: str = "mean") -> Tensor:
     """|prediction - target|, of operands of one shape; the derivative where they are equal is 0.
 

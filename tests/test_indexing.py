@@ -995,3 +995,36 @@ def test_second_derivatives_of_reads_and_writes():
     check_vjp(write, x, v, label="write")
     check_vjp(lambda t: (t * t)[rows, columns] * t[0], x, label="read")
     check_vjp(lambda t: (t * t)[t > 2.5] ** 2, x, label="mask")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_numbers_written_into_memory_of_ones_own(dtype):
+    number = True if dtype == "bool" else 1
+    for index in (3, -1, S(2, -2), S(None, None, -3), [0, -16, 5, 5], np.arange(16) % 3 == 0):
+        a = np.zeros(16, dtype)
+        t = tp.tensor(a)
+        kept, part = t[:], t[4:]
+        t[index if isinstance(index, (int, slice)) else tp.tensor(index)] = number
+        a[index] = number
+        assert_same(t, a)
+        assert not host(kept).any() and not host(part).any()  # what looks at the same memory keeps its value
+        with tp.Tape() as tape:
+            u = tp.tensor(np.zeros(16, dtype))
+            u[index if isinstance(index, (int, slice)) else tp.tensor(index)] = number
+        assert len(tape) and np.array_equal(host(u), a)
+
+
+def test_an_index_out_of_range_writes_nothing():
+    t = tp.zeros(4)
+    for index in (tp.tensor([0, 4]), tp.tensor([-5, 1]), 4, -5):
+        with pytest.raises(IndexError, match=r"out of range for axis 0 of size 4"):
+            t[index] = 1.0
+        with pytest.raises(IndexError, match=r"out of range for axis 0 of size 4"):
+            t[index]
+    assert t.tolist() == [0.0] * 4
+
+
+def test_a_tensor_as_its_own_index():
+    t, a = tp.tensor([1, 2, 3, 0]), np.array([1, 2, 3, 0])
+    t[t], a[a] = 2, 2
+    assert_same(t, a)

@@ -805,3 +805,56 @@ def test_bools_of_others_are_zero_or_one(take):
     assert f.sum().item() == 2 and (f == tp.tensor([True, False, True])).tolist() == [True] * 3
     for t in (f.clone(), +f, f + f, tp.concat([f]), tp.zeros(3, dtype="bool").assign(f), copy.copy(f)):
         assert t.numpy().view(np.uint8).tolist() == [1, 0, 1]
+
+
+@pytest.mark.parametrize("dtype", (None, "float32", "float64", "int32", "int64"))
+def test_lists_of_numbers(dtype):
+    ints = [[1, 2, 3], (4, 5, 2**31 - 1)]
+    assert_same(tp.tensor(ints, dtype=dtype), np.array(ints, dtype=dtype or "int64"))
+    if dtype is None or dtype.startswith("f"):
+        mixed = [0.1, 2**53 + 1, True, -0.0, math.inf, 1e300]
+        with np.errstate(over="ignore"):
+            assert_same(tp.tensor(mixed, dtype=dtype), np.array(mixed).astype(dtype or "float32"))
+    assert tp.tensor([[True], [False]]).dtype == np.bool_ and tp.tensor([True, 1]).dtype == np.int64
+    assert tp.tensor([[], []]).shape == (2, 0) and tp.tensor(()).dtype == np.float32
+
+
+def test_lists_that_are_no_tensors():
+    with pytest.raises(tp.errors.ShapeError, match="ragged"):
+        tp.tensor([[1.0, 2.0], [3.0]])
+    with pytest.raises(tp.errors.ShapeError, match="ragged"):
+        tp.tensor([[1.0, 2.0], 3.0])
+    with pytest.raises(tp.errors.NumberRangeError):
+        tp.tensor([1, 2**63])
+    with pytest.raises(tp.errors.NumberRangeError):
+        tp.tensor([10**400], dtype="float64")
+    with pytest.raises(tp.errors.NumberRangeError):
+        tp.tensor([1, 256], dtype="uint8")
+
+
+@pytest.mark.parametrize("n", (0, 1, 7, 5000, 70001))
+@pytest.mark.parametrize("dtype", ("float32", "float64", "int32", "int64"))
+def test_ramps_have_the_bits_of_numpy(n, dtype):
+    assert_same(tp.arange(n, dtype=dtype), np.arange(n).astype(dtype))
+    assert_same(tp.arange(5, 5 - 3 * n, -3, dtype=dtype), np.arange(5, 5 - 3 * n, -3).astype(dtype))
+    assert_same(tp.linspace(-1.0, 2.7, n, dtype=dtype), np.linspace(-1.0, 2.7, n).astype(dtype))
+    assert_same(tp.linspace(0.0, 5.0, n, dtype=dtype, endpoint=False), np.linspace(0.0, 5.0, n, False).astype(dtype))
+    if n and dtype == "float64":
+        assert_same(tp.arange(0.25, 0.25 + 0.1 * n, 0.1, dtype=dtype)[:n], 0.25 + 0.1 * np.arange(n))
+        assert_same(tp.linspace(0.0, 1e-322, n, dtype=dtype), np.linspace(0.0, 1e-322, n))
+
+
+def test_ranges_at_the_limits():
+    assert tp.arange(2**63 - 3, 2**63 - 1).tolist() == [2**63 - 3, 2**63 - 2]
+    assert tp.arange(-(2**63), 2**63 - 1, 2**62).tolist() == [-(2**63), -(2**62), 0, 2**62]
+    for wrong in (2**63, math.inf, math.nan):
+        with pytest.raises(tp.errors.NumberRangeError):
+            tp.arange(wrong)
+    for much in (2**62, 1e300):
+        with pytest.raises(tp.errors.DeviceOutOfMemory):
+            tp.arange(much)
+
+
+@pytest.mark.parametrize("k", (-4, -1, 0, 2, 9, 2**62, -(2**62)))
+def test_eye_with_a_diagonal_anywhere(k):
+    assert_same(tp.eye(3, 5, k, dtype="float64"), np.eye(3, 5, max(-9, min(k, 9))))

@@ -228,7 +228,8 @@ def arange(start, stop=None, step=1, dtype=None, device=None, bint requires_grad
     """
     cdef bint real
     cdef double first, by
-    cdef object count
+    cdef int64_t count
+    cdef int64_t most = <int64_t>1 << 40
     cdef int code
     cdef double exact = 4503599627370496.0  # 2**52: differences of ints up to here are exact in float64
     cdef double steps
@@ -241,12 +242,14 @@ def arange(start, stop=None, step=1, dtype=None, device=None, bint requires_grad
     steps = stop
     if real or (-exact <= first <= exact and -exact <= steps <= exact and -exact <= by <= exact):
         steps = c_ceil((steps - first) / by)
-        count = <int64_t>steps if -exact < steps < exact else 0 if steps < 0 else 1 << 62
+        count = <int64_t>steps if steps <= most else most + 1
     else:
-        count = -((_int(start) - _int(stop)) // _int(step))
-    count = 0 if count < 0 else count
-    if count > 1 << 40:
-        raise errors.DeviceOutOfMemory(f"[arange] {count} elements do not fit into memory.")
+        ints = -((_int(start) - _int(stop)) // _int(step))
+        steps, count = ints, ints if 0 <= ints <= most else most + 1
+    if steps <= 0:
+        count = 0
+    if count > most:
+        raise errors.DeviceOutOfMemory(f"[arange] {steps:.0f} elements do not fit into memory.")
     check_device(device, "arange")
     if dtype is None:
         code = default_float if real else TPF_INT64

@@ -157,6 +157,43 @@ def mse_loss(prediction, target):
     return op_reduce(OP_MEAN, call1(OP_SQUARE, call2(OP_SUBTRACT, a, b)), 0, True, False)
 
 
+def huber_loss(prediction, target, delta=1.0, reduction="mean"):
+    """d*d/2 where |d| <= delta, else delta*(|d| - delta/2), with d = prediction - target.
+
+    Parameters
+    ----------
+    prediction, target : Tensor
+        Of one shape.
+    delta : float
+        Positive.
+    reduction : "mean", "sum" or "none"
+
+    >>> tp.huber_loss(tp.tensor([1.0, 3.0]), tp.tensor([0.0, 0.0]), reduction="none").tolist()
+    [0.5, 2.5]
+    """
+    cdef Tensor a, b, d, near
+    cdef double width = delta
+    if not width > 0.0:
+        raise errors.NumberRangeError(f"[huber_loss] delta is {delta}, expected more than 0.")
+    a = prediction if isinstance(prediction, Tensor) else converted(prediction, "huber_loss", None)
+    b = target if isinstance(target, Tensor) else converted(target, "huber_loss", None)
+    if not same_shape(a.v, b.v):
+        raise errors.ShapeError(f"[huber_loss] prediction has shape {shape_of(a.v)}, target has shape "
+                                f"{shape_of(b.v)}: they must be equal. Use reshape.")
+    d = call2(OP_SUBTRACT, as_float(a), as_float(b))
+    near = call3(OP_CLIP, d, -width, width)
+    return reduced_loss(call2(OP_MULTIPLY, near, call2(OP_SUBTRACT, d, call2(OP_MULTIPLY, 0.5, near))), reduction,
+                        "huber_loss")
+
+
+cdef Tensor reduced_loss(Tensor loss, object reduction, str op):
+    if reduction == "none":
+        return loss
+    if reduction == "mean" or reduction == "sum":
+        return op_reduce(OP_MEAN if reduction == "mean" else OP_SUM, loss, 0, True, False)
+    raise errors.DTypeError(f"[{op}] reduction is {reduction!r}, expected 'mean', 'sum' or 'none'.")
+
+
 def reshape(x, shape):
     """The elements of x, in C order, under another shape; one size may be -1.
 

@@ -46,6 +46,10 @@ cdef void truth_of_rows(char *y, Value *src, int64_t rows, int64_t n, bint every
     cdef tpf_reduce count = kernels.reduce[OP_COUNT_NONZERO - OP_SUM][src.dtype]
     cdef int64_t size = tpf_itemsize(src.dtype)
     cdef int64_t i, start, piece, found
+    if src.dtype == TPF_BOOL and not src.buf.foreign:  # bytes 0 and 1: the one that decides is looked for
+        for i in range(rows):
+            y[i] = (memchr(src.data + i * n, 0 if every else 1, n) == NULL) == every
+        return
     for i in range(rows):
         start = 0
         y[i] = every
