@@ -134,6 +134,7 @@ cdef extern from "platform.h" nogil:
         const tpf_kernels *kernels
         tpf_loop loop
         tpf_vjp vjp
+        tpf_vjp also
         int acc, nops, ndim
         const int64_t *shape
         int64_t size

@@ -156,6 +156,19 @@ def test_bits_do_not_depend_on_length_or_position(name, dtype):
         assert_same(f(*(tp.tensor(a)[start : start + n] for a in arrays)), whole[start : start + n])
 
 
+@pytest.mark.parametrize("shape", [(3, 300), (2, 1500), (4, 5, 130), (2, 3, 2, 1100), (700, 3), (61, 10), (7, 64)])
+def test_stretched_operands_have_the_bits_of_whole_ones(shape):
+    """Runs of one value, shorter and longer than a block, along every set of axes, of another dtype too."""
+    rng = rng_for(str(shape))
+    for stretched in itertools.product((False, True), repeat=len(shape)):
+        small = tuple(1 if s else n for s, n in zip(stretched, shape, strict=True))
+        for left, right in itertools.product(("int32", *FLOATS), repeat=2):
+            a, b = draw(rng, small, left), draw(rng, shape, right)
+            whole = tp.tensor(np.ascontiguousarray(np.broadcast_to(a, shape)))
+            assert_same(tp.tensor(a) - tp.tensor(b), whole - tp.tensor(b), label=f"{left} {right} {small}")
+            assert_same(tp.where(tp.tensor(a > 0), tp.tensor(b), 1), tp.where(whole > 0, tp.tensor(b), 1))
+
+
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("name", NAMES)
 def test_special_values(name, dtype):
@@ -400,6 +413,36 @@ def test_fused_rule_has_the_bits_of_the_composed_rule(name):
         for turn in itertools.product((0, 1, 2), repeat=TABLE[name].nin):
             mixed = [(a, a[:, None], a[2])[k] for a, k in zip(row, turn, strict=True)]
             check_fused(f, *mixed, label=f"{name} {turn}")
+
+
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if TABLE[n].nin > 1])
+def test_fused_rule_of_one_tensor_in_several_places(name):
+    """op(x, x): both partials in one pass, into nothing or into what is there, with a stretched cotangent too."""
+    f, nin = function(name), TABLE[name].nin
+    for dtype in FLOATS:
+        x, z = operands(name, (61, 50), dtype, "twice")[-1], operands(name, (61, 50), dtype, "other")[-1]
+        seed = draw(rng_for(name, "seed"), x.shape, dtype)
+        check_fused(lambda x, f=f, nin=nin: f(*[x] * nin), x, seed=seed, label=name)
+        check_fused(lambda x, f=f, nin=nin: tp.sum(f(*[x] * nin), axis=1), x, seed=seed[:, 0], label=f"{name} summed")
+        for turn in itertools.product((0, 1), repeat=nin):
+            check_fused(lambda x, z, f=f, t=turn: f(*((x, z)[k] for k in t)) + x * 2, x, z, label=f"{name} {turn}")
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_cotangent_of_a_stretched_subtrahend(dtype):
+    """It is summed before it is negated: the bits of the sum of what is negated, zeros and NaN among them."""
+    x = draw(rng_for("subtrahend"), (4, 6), dtype)
+    seed = np.zeros((4, 6), dtype)
+    seed[1:] = draw(rng_for("seed"), (3, 6), dtype)
+    seed[2, 3], seed[3, :2] = np.nan, (3, -3)
+    for small in [(1, 6), (4, 1), (6,), (1, 1), ()]:
+        z = draw(rng_for("z"), small, dtype)
+        check_fused(lambda x, z: x - z, x, z, seed=seed, label=str(small))
+        t = tp.tensor(z, requires_grad=True)
+        (tp.tensor(x) - t).backward(tp.tensor(seed))
+        axes = tuple(d for d in range(2) if d < 2 - len(small) or small[d - 2 + len(small)] == 1)
+        expected = tp.reshape(tp.sum(tp.tensor(-seed), axis=axes), small)
+        assert host(t.grad).tobytes() == host(expected).tobytes(), small
 
 
 @pytest.mark.parametrize("name", DIFFERENTIABLE)

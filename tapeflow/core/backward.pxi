@@ -381,7 +381,8 @@ cdef class Walk:
     cdef int elementwise_fused(self, Entry *e, Value **vals, Slot *s) except -1:
         cdef int op = e.opcode
         cdef int nin = e.nin
-        cdef int i, kind
+        cdef int i, kind, also
+        cdef int done = -1           # the last partial that was added together with the one before it
         cdef int last = -1
         cdef Entry *src
         cdef Value *g = s.v
@@ -393,7 +394,7 @@ cdef class Walk:
                 last = i
         for i in range(nin):
             src = e.src[i]
-            if not self.wants(src):
+            if not self.wants(src) or i == done:
                 continue
             kind = tpf_op_vjp_kind[op][i]
             if kind == TPF_VJP_PASS:
@@ -402,20 +403,27 @@ cdef class Walk:
             if kind == TPF_VJP_NONE:
                 self.push(src, zero_like(g), NULL, vals[i])
                 continue
-            like = vals[i] != NULL and not (vals[i].dtype == g.dtype and same_shape(vals[i], g))
+            like = not_like(vals[i], g)
+            also = -1
             if not like:
+                if (i + 1 < nin and e.src[i + 1] == src and tpf_op_vjp_kind[op][i + 1] == TPF_VJP_LOOP
+                        and not not_like(vals[i + 1], g)):
+                    also = done = i + 1  # x * x: both in one pass
                 into = self.find(src)
                 if into.v != NULL and value_is_mine(into.v) and same_shape(into.v, g):
-                    execute_vjp(op, i, into.v, g, vals, 1)
+                    execute_vjp(op, i, also, into.v, g, vals, 1)
                     continue
+            elif op == OP_SUBTRACT and vals[i].dtype == g.dtype:
+                self.push(src, negative_sum(g, vals[i]), NULL, NULL)
+                continue
             if i == last and value_is_mine(g) and not self.used_later(e, i):
-                execute_vjp(op, i, g, g, vals, 0)
+                execute_vjp(op, i, -1, g, g, vals, 0)
                 out = g
                 s.v = NULL  # its share goes on
             else:
                 out = value_like(g, g.dtype)
                 try:
-                    execute_vjp(op, i, out, g, vals, 0)
+                    execute_vjp(op, i, also, out, g, vals, 0)
                 except:
                     value_release(out)
                     raise
@@ -513,6 +521,17 @@ cdef int add_into_grads(list updates) except -1:
         if program is not None:
             program.wrote_grad(t, t._grad)
     return 0
+
+
+cdef inline bint not_like(Value *like, Value *g) noexcept:
+    """Must g be summed or cast to be a cotangent of like? (NULL: it need not.)"""
+    return like != NULL and not (like.dtype == g.dtype and same_shape(like, g))
+
+
+cdef Value *negative_sum(Value *g, Value *like) except NULL:
+    """The sum of -g to like's shape: the sum first, which is smaller; 0 minus it, since a sum is never -0."""
+    cdef Tensor t = call2(OP_SUBTRACT, 0.0, sum_to(wrap(value_share(g), NULL), like))
+    return value_share(t.v)
 
 
 cdef Value *zero_like(Value *g) except NULL:

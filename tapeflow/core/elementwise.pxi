@@ -110,6 +110,7 @@ cdef int execute_typed(int op, int dtype, Value *out, Value *a, Value *b, Value 
         return 0
     call.loop = loop
     call.vjp = NULL
+    call.also = NULL
     call.acc = 0
     call.nops = 3
     set_operand(&call.ops[0], a, first, out, strides[0])
@@ -119,12 +120,14 @@ cdef int execute_typed(int op, int dtype, Value *out, Value *a, Value *b, Value 
     return 0
 
 
-cdef int execute_vjp(int op, int i, Value *out, Value *g, Value **vals, int acc) except -1:
-    """out = (acc: out +) the cotangent g of op pushed through its partial i; vals are a b c y as saved."""
+cdef int execute_vjp(int op, int i, int also, Value *out, Value *g, Value **vals, int acc) except -1:
+    """out = (acc: out +) the cotangent g of op pushed through its partial i, and then (also >= 0) + that pushed through
+    the partial also; vals are a b c y as saved."""
     cdef int dtype = g.dtype
-    cdef int needs = tpf_op_vjp_saves[op][i]
+    cdef int needs = tpf_op_vjp_saves[op][i] | (tpf_op_vjp_saves[op][also] if also >= 0 else 0)
     cdef int first = TPF_BOOL if tpf_op_kind[op] == TPF_KIND_SELECT else dtype
     cdef tpf_vjp vjp = kernels.vjp[op][i][dtype - TPF_FLOAT32]
+    cdef tpf_vjp second = NULL if also < 0 else kernels.vjp[op][also][dtype - TPF_FLOAT32]
     cdef Value *v[4]
     cdef tpf_call call
     cdef int64_t strides[5][64]
@@ -137,9 +140,13 @@ cdef int execute_vjp(int op, int i, Value *out, Value *g, Value **vals, int acc)
         if out.size:
             vjp(out.data, g.data, NULL if v[0] == NULL else v[0].data, NULL if v[1] == NULL else v[1].data,
                 NULL if v[2] == NULL else v[2].data, NULL if v[3] == NULL else v[3].data, out.size, acc)
+            if second != NULL:
+                second(out.data, g.data, NULL if v[0] == NULL else v[0].data, NULL if v[1] == NULL else v[1].data,
+                       NULL if v[2] == NULL else v[2].data, NULL if v[3] == NULL else v[3].data, out.size, 1)
         return 0
     call.loop = NULL
     call.vjp = vjp
+    call.also = second
     call.acc = acc
     call.nops = 5
     set_operand(&call.ops[0], g, dtype, out, strides[0])

@@ -11,6 +11,7 @@
 
 #define PARALLEL_BYTES (1 << 20) /* below this, waking threads costs more than it saves */
 #define GRAIN_BYTES (128 << 10)
+#define MOST_EACH 64 /* copies of one element that are written in place, not by a call */
 #define CACHE_TILE 32 /* side of a tile whose source lines stay in L1 while it is transposed */
 
 typedef struct {
@@ -47,6 +48,22 @@ static void fill_run(char *dst, const char *value, int itemsize, int64_t n) {
     } else {
         memcpy(dst, value, (size_t)itemsize);
         repeat(dst, itemsize, n * itemsize);
+    }
+}
+
+/* Each of n elements `times` times. In steps of 4, the last of which the next element's overwrites where there is one. */
+TPF_INLINE void move_each(char *dst, const char *src, int64_t src_stride, size_t size, int64_t n, int64_t times) {
+    int64_t steps = (times + 3) / 4 * 4, sure = n - (steps - 1) / times;
+    for (int64_t r = 0; r < n; r++) {
+        const char *from = src + r * src_stride;
+        char value[8], four[32]; /* a value of a constant size, then stores of four of it */
+        memcpy(value, from, size);
+        for (int k = 0; k < 4; k++) memcpy(four + k * (int64_t)size, value, size);
+        char *to = dst + r * times * (int64_t)size;
+        if (r < sure)
+            for (int64_t i = 0; i < steps; i += 4) memcpy(to + i * (int64_t)size, four, 4 * size);
+        else
+            for (int64_t i = 0; i < times; i++) memcpy(to + i * (int64_t)size, value, size);
     }
 }
 
@@ -92,6 +109,8 @@ static void copy_tile(char *dst, const int64_t *ds, const char *src, const int64
     } else if (dense && ss[0] == 0) {
         copy_run(dst, ds[1], src, ss[1], itemsize, cols);
         repeat(dst, cols * itemsize, rows * cols * itemsize);
+    } else if (dense && ss[1] == 0 && itemsize <= 8 && cols > 2 && cols <= MOST_EACH) {
+        FOR_ITEM(itemsize, move_each(dst, src, ss[0], SIZE, rows, cols));
     } else if (cols < 8 && rows > cols) {
         for (int64_t c = 0; c < cols; c++)
             copy_run(dst + c * ds[1], ds[0], src + c * ss[1], ss[0], itemsize, rows);

@@ -1,22 +1,26 @@
 /* The block executor. Loops read and write contiguous memory of one dtype only; here operands that are
    strided, broadcast or of another dtype are packed, a block at a time, into buffers that stay in L1.
+   One element that stands for many in a row (a scalar, a column beside a matrix) fills its buffer once.
    Operands that are contiguous already are read where they are. The result is always contiguous, and
    may be the memory of an operand that is contiguous and of the result's dtype. */
 #include "exec.h"
 
 #include <string.h>
 
-enum { DIRECT, CONSTANT, PACKED };
+#define LEAST_RUN 128 /* elements of one value from which blocks end where it changes */
+
+enum { DIRECT, REPEATED, PACKED };
 
 typedef union {
     int64_t align;
     char bytes[TPF_BLOCK * 8];
 } block;
 
-static int is_constant(const tpf_call *call, const tpf_operand *op) {
-    for (int d = 0; d < call->ndim; d++)
-        if (call->shape[d] > 1 && op->strides[d] != 0) return 0;
-    return 1;
+/* The elements at the end of every axis for which the operand has one value. */
+static int64_t run_of(const tpf_call *call, const tpf_operand *op) {
+    int64_t run = 1;
+    for (int d = call->ndim - 1; d >= 0 && (call->shape[d] == 1 || op->strides[d] == 0); d--) run *= call->shape[d];
+    return run;
 }
 
 static int is_contiguous(const tpf_call *call, const tpf_operand *op) {
@@ -28,8 +32,8 @@ static int is_contiguous(const tpf_call *call, const tpf_operand *op) {
     return 1;
 }
 
-static int classify(const tpf_call *call, const tpf_operand *op) {
-    if (call->size > 1 && is_constant(call, op)) return CONSTANT;
+static int classify(const tpf_call *call, const tpf_operand *op, int64_t run) {
+    if (call->size > 1 && (run >= LEAST_RUN || run == call->size)) return REPEATED;
     if (op->dtype != op->want || !is_contiguous(call, op)) return PACKED;
     return DIRECT;
 }
@@ -56,43 +60,49 @@ static void apply(const tpf_call *call, int64_t start, int64_t count, const void
         call->loop(out, p[0], p[1], p[2], count);
     else
         call->vjp(out, p[0], p[1], p[2], p[3], p[4], count, call->acc);
+    if (call->also) call->also(out, p[0], p[1], p[2], p[3], p[4], count, 1);
 }
 
 static void run_range(void *ctx, int64_t begin, int64_t end) {
     const tpf_call *call = ctx;
     block blocks[5];
     int kind[5];
+    int64_t run[5], left[5]; /* of a REPEATED operand: its run, and what is left of it */
     const void *p[5] = {0};
-    int all_direct = 1;
+    int64_t step = end - begin;
+    if (call->also && step > TPF_BLOCK) step = TPF_BLOCK; /* what the first leaves is still in L1 */
     for (int i = 0; i < call->nops; i++) {
         const tpf_operand *op = &call->ops[i];
         if (!op->data) continue;
-        kind[i] = classify(call, op);
-        if (kind[i] != DIRECT) all_direct = 0;
-        if (kind[i] == CONSTANT) {
-            int64_t most = end - begin < TPF_BLOCK ? end - begin : TPF_BLOCK;
-            block one;
-            const char *value = op->data;
-            if (op->dtype != op->want) {
-                call->kernels->cast[op->dtype][op->want](one.bytes, op->data, 1);
-                value = one.bytes;
-            }
-            tpf_fill(blocks[i].bytes, value, tpf_itemsize(op->want), most);
-            p[i] = blocks[i].bytes;
-        }
+        run[i] = run_of(call, op);
+        left[i] = 0;
+        kind[i] = classify(call, op, run[i]);
+        if (kind[i] == DIRECT) continue;
+        p[i] = blocks[i].bytes;
+        if (step > TPF_BLOCK) step = TPF_BLOCK;
     }
-    int64_t step = all_direct ? end - begin : TPF_BLOCK;
-    for (int64_t start = begin; start < end; start += step) {
-        int64_t count = end - start < step ? end - start : step;
+    for (int64_t start = begin, count; start < end; start += count) {
+        count = end - start < step ? end - start : step;
         for (int i = 0; i < call->nops; i++) {
             const tpf_operand *op = &call->ops[i];
-            if (!op->data || kind[i] == CONSTANT) continue;
-            if (kind[i] == DIRECT) {
-                p[i] = op->data + start * tpf_itemsize(op->dtype);
-            } else {
-                load(call, op, start, count, &blocks[i]);
-                p[i] = blocks[i].bytes;
+            if (!op->data || kind[i] != REPEATED) continue;
+            if (left[i] == 0) {
+                block one;
+                left[i] = run[i] - start % run[i];
+                load(call, op, start, 1, &one);
+                tpf_fill(blocks[i].bytes, one.bytes, tpf_itemsize(op->want), left[i] < step ? left[i] : step);
             }
+            if (count > left[i]) count = left[i];
+        }
+        for (int i = 0; i < call->nops; i++) {
+            const tpf_operand *op = &call->ops[i];
+            if (!op->data) continue;
+            if (kind[i] == REPEATED)
+                left[i] -= count;
+            else if (kind[i] == DIRECT)
+                p[i] = op->data + start * tpf_itemsize(op->dtype);
+            else
+                load(call, op, start, count, &blocks[i]);
         }
         apply(call, start, count, p);
     }
@@ -100,7 +110,10 @@ static void run_range(void *ctx, int64_t begin, int64_t end) {
 
 void tpf_execute(const tpf_call *call) {
     if (call->size == 0) return;
-    if (call->size >= TPF_PARALLEL_ELEMENTS)
+    int widest = call->out_itemsize;
+    for (int i = 0; i < call->nops; i++)
+        if (call->ops[i].data && tpf_itemsize(call->ops[i].want) > widest) widest = tpf_itemsize(call->ops[i].want);
+    if (call->size >= TPF_PARALLEL_BYTES / widest)
         tpf_parallel(run_range, (void *)call, call->size, TPF_GRAIN);
     else
         run_range((void *)call, 0, call->size);

@@ -15,6 +15,7 @@ typedef struct {
     const tpf_kernels *kernels;
     tpf_loop loop; /* exactly one of loop and vjp; operands are a b c, or g a b c y */
     tpf_vjp vjp;
+    tpf_vjp also; /* NULL, or a second partial, added to the first */
     int acc;
     int nops, ndim;
     const int64_t *shape;
@@ -24,9 +25,9 @@ typedef struct {
     tpf_operand ops[5];
 } tpf_call;
 
-/* Elements from which a call is worth a second thread (some 100 us), and a thread's share. */
-#define TPF_PARALLEL_ELEMENTS (1 << 18)
-#define TPF_GRAIN (1 << 16)
+/* Bytes of an operand from which a call is worth a second thread, and a thread's share in elements. */
+#define TPF_PARALLEL_BYTES (1 << 20)
+#define TPF_GRAIN (1 << 15)
 
 void tpf_execute(const tpf_call *call);
 
