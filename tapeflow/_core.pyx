@@ -139,9 +139,12 @@ cdef extern from "platform.h" nogil:
         const int64_t *shape
         int64_t size
         char *out
+        int64_t first
         int out_itemsize
         tpf_operand ops[5]
     void tpf_execute(const tpf_call *)
+    void tpf_execute_sums(const tpf_call *, char *, int64_t, double *)
+    int64_t TPF_SUM_PARTS(int64_t)
     int tpf_itemsize(int)
     void tpf_copy(char *, const int64_t *, const char *, const int64_t *, int, int, const int64_t *)
     void tpf_fill(void *, const void *, int, int64_t)
@@ -206,6 +209,7 @@ cdef extern from "plan.h" nogil:
 
 cdef enum:
     RELEASE_GIL = 16384          # elements from which a loop takes the 5 us that make releasing the GIL worth it
+    LEAST_SUMMED = 1024          # neighbours from which a partial and the sum over them are one pass
     TINY_MATMUL = 8192           # m n k up to which our own loop beats the call of BLAS
     TINY_MATVEC = 512            # the same for a matrix and a vector
     BATCH_PARALLEL = 1 << 20     # multiplications of a batch from which threads pay

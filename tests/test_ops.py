@@ -160,8 +160,8 @@ def test_bits_do_not_depend_on_length_or_position(name, dtype):
 def test_stretched_operands_have_the_bits_of_whole_ones(shape):
     """Runs of one value, shorter and longer than a block, along every set of axes, of another dtype too."""
     rng = rng_for(str(shape))
-    for stretched in itertools.product((False, True), repeat=len(shape)):
-        small = tuple(1 if s else n for s, n in zip(stretched, shape, strict=True))
+    for held in itertools.product((False, True), repeat=len(shape)):
+        small = tuple(1 if s else n for s, n in zip(held, shape, strict=True))
         for left, right in itertools.product(("int32", *FLOATS), repeat=2):
             a, b = draw(rng, small, left), draw(rng, shape, right)
             whole = tp.tensor(np.ascontiguousarray(np.broadcast_to(a, shape)))
@@ -426,6 +426,26 @@ def test_fused_rule_of_one_tensor_in_several_places(name):
         check_fused(lambda x, f=f, nin=nin: tp.sum(f(*[x] * nin), axis=1), x, seed=seed[:, 0], label=f"{name} summed")
         for turn in itertools.product((0, 1), repeat=nin):
             check_fused(lambda x, z, f=f, t=turn: f(*((x, z)[k] for k in t)) + x * 2, x, z, label=f"{name} {turn}")
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", [n for n in DIFFERENTIABLE if TABLE[n].nin > 1])
+def test_fused_rule_summed_over_many_neighbours(name, threads):
+    """A partial and the sum over what was stretched in one pass, as the pass and the sum one after the other."""
+    f, nin = function(name), TABLE[name].nin
+    before = tp.get_num_threads()
+    tp.set_num_threads(threads)
+    try:
+        for shape, small in [((3, 9000), (3, 1)), ((4, 2, 3000), (4, 1, 1)), ((40_000,), ()), ((1, 2, 8193), (2, 1))]:
+            arrays = operands(name, shape, "float32", "neighbours")
+            seed = draw(rng_for(name, "seed"), shape, "float32")
+            for k in range(nin):
+                held = [np.resize(a, small) if i == k else a for i, a in enumerate(arrays)]
+                check_fused(f, *held, seed=seed, label=f"{name} {shape} {k}")
+    finally:
+        tp.set_num_threads(before)
+    huge = [np.resize(a, () if i == nin - 1 else (300_001,)) for i, a in enumerate(arrays)]
+    check_fused(f, *huge, label=f"{name}, in threads")
 
 
 @pytest.mark.parametrize("dtype", FLOATS)

@@ -389,6 +389,7 @@ cdef class Walk:
         cdef Value *out
         cdef Slot *into
         cdef bint like
+        cdef int64_t run
         for i in range(nin):
             if self.wants(e.src[i]) and tpf_op_vjp_kind[op][i] == TPF_VJP_LOOP:
                 last = i
@@ -416,6 +417,11 @@ cdef class Walk:
             elif op == OP_SUBTRACT and vals[i].dtype == g.dtype:
                 self.push(src, negative_sum(g, vals[i]), NULL, NULL)
                 continue
+            elif vals[i].dtype == g.dtype and g.size >= RELEASE_GIL:
+                run = summed_run(g, vals[i])
+                if run >= LEAST_SUMMED:
+                    self.push(src, execute_vjp_sums(op, i, g, vals, run), NULL, NULL)
+                    continue
             if i == last and value_is_mine(g) and not self.used_later(e, i):
                 execute_vjp(op, i, -1, g, g, vals, 0)
                 out = g

@@ -81,13 +81,19 @@ cdef void set_operand(tpf_operand *op, Value *v, int want, Value *out, int64_t *
     op.want = want
 
 
-cdef void execute_blocks(tpf_call *call, Value *out, bint release) noexcept:
+cdef void set_result(tpf_call *call, Value *out) noexcept:
+    """The shape that operands are stretched to, and where the result goes."""
     call.kernels = kernels
     call.ndim = out.ndim
     call.shape = out.shape
     call.size = out.size
     call.out = out.data
+    call.first = 0
     call.out_itemsize = tpf_itemsize(out.dtype)
+
+
+cdef void execute_blocks(tpf_call *call, Value *out, bint release) noexcept:
+    set_result(call, out)
     if release and out.size >= RELEASE_GIL:
         with nogil:
             tpf_execute(call)
@@ -120,6 +126,62 @@ cdef int execute_typed(int op, int dtype, Value *out, Value *a, Value *b, Value 
     return 0
 
 
+cdef void set_partials(tpf_call *call, int64_t[64] *strides, int op, int i, int also, Value *out, Value *g, Value **v,
+                       int acc) noexcept:
+    """call: the partial i of op, and the partial also; v: those of a b c y that they read."""
+    cdef int dtype = g.dtype
+    cdef int first = TPF_BOOL if tpf_op_kind[op] == TPF_KIND_SELECT else dtype
+    cdef int k
+    call.loop = NULL
+    call.vjp = kernels.vjp[op][i][dtype - TPF_FLOAT32]
+    call.also = NULL if also < 0 else kernels.vjp[op][also][dtype - TPF_FLOAT32]
+    call.acc = acc
+    call.nops = 5
+    set_operand(&call.ops[0], g, dtype, out, strides[0])
+    for k in range(4):
+        set_operand(&call.ops[k + 1], v[k], first if k == 0 else dtype, out, strides[k + 1])
+
+
+cdef int64_t summed_run(Value *g, Value *like) noexcept:
+    """How many neighbours in g make one element of like, where a sum to its shape is that and nothing else; or 0."""
+    cdef int64_t n = 1
+    cdef int d = g.ndim - 1
+    cdef int extra = g.ndim - like.ndim
+    while d >= 0 and (d < extra or like.shape[d - extra] == 1):
+        n *= g.shape[d]
+        d -= 1
+    while d >= 0 and (g.shape[d] == 1 if d < extra else g.shape[d] == like.shape[d - extra]):
+        d -= 1
+    return n if d < 0 else 0
+
+
+cdef Value *execute_vjp_sums(int op, int i, Value *g, Value **vals, int64_t n) except NULL:
+    """The cotangent g of op pushed through its partial i and summed to the shape of vals[i], n neighbours each, block
+    after block: a product as large as g is never there."""
+    cdef Value *v[4]
+    cdef tpf_call call
+    cdef int64_t strides[5][64]
+    cdef int64_t room
+    cdef Value *parts
+    cdef Value *y
+    cdef int k
+    for k in range(4):
+        v[k] = vals[k] if tpf_op_vjp_saves[op][i] >> k & 1 else NULL
+    set_partials(&call, strides, op, i, -1, g, g, v, 0)
+    set_result(&call, g)
+    room = TPF_SUM_PARTS(n) * (g.size // n)
+    parts = value_new(1, &room, TPF_FLOAT64)
+    try:
+        y = value_new(vals[i].ndim, vals[i].shape, g.dtype)
+    except:
+        value_release(parts)
+        raise
+    with nogil:
+        tpf_execute_sums(&call, y.data, n, <double *>parts.data)
+    value_release(parts)
+    return y
+
+
 cdef int execute_vjp(int op, int i, int also, Value *out, Value *g, Value **vals, int acc) except -1:
     """out = (acc: out +) the cotangent g of op pushed through its partial i, and then (also >= 0) + that pushed through
     the partial also; vals are a b c y as saved."""
@@ -144,14 +206,7 @@ cdef int execute_vjp(int op, int i, int also, Value *out, Value *g, Value **vals
                 second(out.data, g.data, NULL if v[0] == NULL else v[0].data, NULL if v[1] == NULL else v[1].data,
                        NULL if v[2] == NULL else v[2].data, NULL if v[3] == NULL else v[3].data, out.size, 1)
         return 0
-    call.loop = NULL
-    call.vjp = vjp
-    call.also = second
-    call.acc = acc
-    call.nops = 5
-    set_operand(&call.ops[0], g, dtype, out, strides[0])
-    for k in range(4):
-        set_operand(&call.ops[k + 1], v[k], first if k == 0 else dtype, out, strides[k + 1])
+    set_partials(&call, strides, op, i, also, out, g, v, acc)
     execute_blocks(&call, out, True)
     return 0
 

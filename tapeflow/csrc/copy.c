@@ -51,7 +51,7 @@ static void fill_run(char *dst, const char *value, int itemsize, int64_t n) {
     }
 }
 
-/* Each of n elements `times` times. In steps of 4, the last of which the next element's overwrites where there is one. */
+/* Each of n elements `times` times: in steps of 4, of which the last reaches into what the next element overwrites. */
 TPF_INLINE void move_each(char *dst, const char *src, int64_t src_stride, size_t size, int64_t n, int64_t times) {
     int64_t steps = (times + 3) / 4 * 4, sure = n - (steps - 1) / times;
     for (int64_t r = 0; r < n; r++) {

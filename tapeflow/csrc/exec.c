@@ -5,6 +5,7 @@
    may be the memory of an operand that is contiguous and of the result's dtype. */
 #include "exec.h"
 
+#include <math.h>
 #include <string.h>
 
 #define LEAST_RUN 128 /* elements of one value from which blocks end where it changes */
@@ -55,7 +56,7 @@ static void load(const tpf_call *call, const tpf_operand *op, int64_t start, int
 }
 
 static void apply(const tpf_call *call, int64_t start, int64_t count, const void *const *p) {
-    char *out = call->out + start * call->out_itemsize;
+    char *out = call->out + (start - call->first) * call->out_itemsize;
     if (call->loop)
         call->loop(out, p[0], p[1], p[2], count);
     else
@@ -108,13 +109,59 @@ static void run_range(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-void tpf_execute(const tpf_call *call) {
-    if (call->size == 0) return;
+static int worth_threads(const tpf_call *call) {
     int widest = call->out_itemsize;
     for (int i = 0; i < call->nops; i++)
         if (call->ops[i].data && tpf_itemsize(call->ops[i].want) > widest) widest = tpf_itemsize(call->ops[i].want);
-    if (call->size >= TPF_PARALLEL_BYTES / widest)
+    return call->size >= TPF_PARALLEL_BYTES / widest;
+}
+
+void tpf_execute(const tpf_call *call) {
+    if (call->size == 0) return;
+    if (worth_threads(call))
         tpf_parallel(run_range, (void *)call, call->size, TPF_GRAIN);
     else
         run_range((void *)call, 0, call->size);
+}
+
+typedef struct {
+    const tpf_call *call;
+    double *parts;
+    int64_t n, chunks;
+} sums_job;
+
+/* Chunks begin .. end of all sums. float32 is summed as the double that it is, as sum does. */
+static void sum_chunks(void *ctx, int64_t begin, int64_t end) {
+    const sums_job *job = ctx;
+    const tpf_kernels *kernels = job->call->kernels;
+    tpf_call piece = *job->call;
+    float narrow[TPF_SUM_CHUNK];
+    double wide[TPF_SUM_CHUNK];
+    piece.out = piece.out_itemsize == 4 ? (char *)narrow : (char *)wide;
+    for (int64_t unit = begin; unit < end; unit++) {
+        int64_t row = unit / job->chunks, at = (unit - row * job->chunks) * TPF_SUM_CHUNK;
+        int64_t count = job->n - at < TPF_SUM_CHUNK ? job->n - at : TPF_SUM_CHUNK;
+        piece.first = row * job->n + at;
+        run_range(&piece, piece.first, piece.first + count);
+        if (piece.out_itemsize == 4) kernels->cast[TPF_FLOAT32][TPF_FLOAT64](wide, narrow, count);
+        kernels->reduce[TPF_SUM][TPF_FLOAT64](job->parts + unit, wide, 1, count, 1);
+    }
+}
+
+void tpf_execute_sums(const tpf_call *call, char *y, int64_t n, double *parts) {
+    int64_t rows = call->size / n;
+    sums_job job = {call, parts, n, TPF_SUM_PARTS(n)};
+    if (worth_threads(call))
+        tpf_parallel(sum_chunks, &job, rows * job.chunks, TPF_GRAIN / TPF_SUM_CHUNK);
+    else
+        sum_chunks(&job, 0, rows * job.chunks);
+    for (int64_t row = 0; row < rows; row++, parts += job.chunks) {
+        for (int64_t step = 1; step < job.chunks; step *= 2) /* the tree above the chunks */
+            for (int64_t p = 0; p + step < job.chunks; p += 2 * step) parts[p] += parts[p + step];
+        double sum = parts[0] == parts[0] ? parts[0] : (double)NAN;
+        if (call->out_itemsize == 4)
+            ((float *)y)[row] = (float)sum;
+        else
+            ((double *)y)[row] = sum;
+    }
 }

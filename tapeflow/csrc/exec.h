@@ -21,6 +21,7 @@ typedef struct {
     const int64_t *shape;
     int64_t size;
     char *out; /* C-contiguous */
+    int64_t first; /* the element at out */
     int out_itemsize;
     tpf_operand ops[5];
 } tpf_call;
@@ -30,6 +31,13 @@ typedef struct {
 #define TPF_GRAIN (1 << 15)
 
 void tpf_execute(const tpf_call *call);
+
+/* y <- the sums of n neighbours each of what the call, a vjp without acc, would write: of float32 or float64, with
+   the tree and the bits of sum (reduce.h). parts: room for TPF_SUM_PARTS(n) of each sum. The result itself is nowhere
+   as a whole. */
+#define TPF_SUM_CHUNK 4096 /* TPF_R_CHUNK */
+#define TPF_SUM_PARTS(n) (((n) - 1) / TPF_SUM_CHUNK + 1)
+void tpf_execute_sums(const tpf_call *call, char *y, int64_t n, double *parts);
 
 /* Size in bytes of a dtype. */
 TPF_INLINE int tpf_itemsize(int dtype) {
