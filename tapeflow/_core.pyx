@@ -89,6 +89,8 @@ cdef extern from "platform.h" nogil:
                                int64_t, int64_t) noexcept nogil
     ctypedef void (*tpf_range)(void *, int64_t, int64_t) noexcept nogil
     void tpf_parallel(tpf_range, void *, int64_t, int64_t)
+    ctypedef void (*tpf_matvec)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t,
+                                int) noexcept nogil
     ctypedef void (*tpf_dot)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t,
                             int64_t) noexcept nogil
     ctypedef void (*tpf_random)(void *, int64_t, uint64_t, uint64_t) noexcept nogil
@@ -115,6 +117,7 @@ cdef extern from "platform.h" nogil:
                                      int64_t) noexcept nogil
         tpf_scatter_add scatter_add[6]
         tpf_matmul matmul[6]
+        tpf_matvec matvec[2]
         tpf_dot dot[2]
         void (*layer_norm[2])(void *, void *, const void *, const void *, const void *, int64_t, int64_t, double,
                               bint) noexcept nogil
@@ -212,8 +215,10 @@ cdef enum:
     LEAST_SUMMED = 1024          # neighbours from which a partial and the sum over them are one pass
     TINY_MATMUL = 8192           # m n k up to which our own loop beats the call of BLAS
     TINY_MATVEC = 512            # the same for a matrix and a vector
+    MATVEC_ROW = 32              # elements from which a row is summed in lanes
     BATCH_PARALLEL = 1 << 20     # multiplications of a batch from which threads pay
     BLAS_ALONE = 1 << 18         # m n k up to which OpenBLAS uses one thread of its own
+    PIECE_ROWS = 16              # rows of a product computed in pieces: a multiple of that
 cdef int64_t LARGEST = 0x7fffffffffffffff
 
 # The instruction-set level: the best that the CPU has, unless TAPEFLOW_ISA asks for a lower one (v2, v3, v4).

@@ -253,7 +253,7 @@ def test_a_dot_product_has_the_bits_of_multiply_and_sum(n, dtype):
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("m,k", [(40, 64), (1, 3000), (3000, 1), (37, 41)])
+@pytest.mark.parametrize("m,k", [(40, 64), (1, 3000), (3000, 1), (37, 41), (601, 333), (7, 30_001), (30_001, 7)])
 def test_a_matrix_and_a_vector(m, k, dtype):
     """Every layout of both, on either side; the result does not depend on what lay in its memory."""
     a, v = draw(rng_for("a", m, k), (m, k), dtype), draw(rng_for("v", m, k), (k,), dtype)
@@ -268,6 +268,34 @@ def test_a_matrix_and_a_vector(m, k, dtype):
     check_product(gv, a.T, w)
     close(ga, np.outer(w, v), 1e-6, 1e-6)
     check_fused(tp.matmul, a, v, seed=w)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("m,k", [(1000, 300), (300, 1000), (3, 70_000), (70_000, 3)])
+def test_a_matrix_and_a_vector_whatever_the_threads(m, k, dtype):
+    a, v = draw(rng_for("a", m, k), (m, k), dtype), draw(rng_for("v", m, k), (k,), dtype)
+    threads = tp.get_num_threads()
+    results = []
+    try:
+        for n in (1, 2, 3):
+            tp.set_num_threads(n)
+            results.append((tp.tensor(a) @ tp.tensor(v), tp.tensor(v) @ tp.tensor(a.T.copy())))
+    finally:
+        tp.set_num_threads(threads)
+    for along, across in results:
+        assert_same(along, results[0][0])
+        assert_same(across, results[0][1])
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("m,k,n", [(130, 40, 128), (128, 128, 32), (97, 31, 300), (20, 400, 600)])
+def test_a_batch_computed_in_pieces(m, k, n, dtype):
+    """Products that OpenBLAS would share among its threads, one by one; also transposed and of stretched operands."""
+    a, b = draw(rng_for("a", m, k), (2, 3, m, k), dtype), draw(rng_for("b", k, n), (2, 3, k, n), dtype)
+    x, y = tp.tensor(a), tp.tensor(b)
+    check_product(x @ y, a, b)
+    check_product(tp.tensor(a.swapaxes(2, 3).copy()).mT @ tp.tensor(b.swapaxes(2, 3).copy()).mT, a, b)
+    check_product(x[:, :1] @ y[:1], a[:, :1], b[:1])
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])

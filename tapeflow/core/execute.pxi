@@ -71,12 +71,13 @@ cdef int execute_rows(int op, Value *x, Value *y) except -1:
 
 
 cdef int execute_matmul(Value *a, Value *b, Value *y) except -1:
-    cdef bint dots = a.shape[a.ndim - 2] == 1 and b.shape[b.ndim - 1] == 1
+    cdef bint row = a.shape[a.ndim - 2] == 1
+    cdef bint column = b.shape[b.ndim - 1] == 1
     cdef Value *va = NULL
     cdef Value *vb = NULL
     try:
-        va = matmul_operand(a, y.dtype, a.ndim - 1 if dots else -1)
-        vb = matmul_operand(b, y.dtype, b.ndim - 2 if dots else -1)
+        va = matmul_operand(a, y.dtype, a.ndim - 1 if row else -1)
+        vb = matmul_operand(b, y.dtype, b.ndim - 2 if column else -1)
         matmul_into(va, vb, y)
     finally:
         value_release(va)

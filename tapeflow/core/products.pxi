@@ -25,7 +25,7 @@ cdef bint blas_layout(Value *v, int64_t rows, int64_t cols, int64_t row_step, in
 cdef enum:
     BY_LOOP
     BY_DOT
-    BY_GEMV
+    BY_MATVEC
     BY_GEMM
 
 cdef struct Product:
@@ -51,8 +51,13 @@ cdef int choose_product(Product *p, Value *a, Value *b, int64_t m, int64_t n, in
     if (not fits or m * n * k <= (TINY_MATVEC if m == 1 or n == 1 else TINY_MATMUL)
             or not blas_layout(a, m, k, ar, ac, &p.ta, &p.lda) or not blas_layout(b, k, n, br, bc, &p.tb, &p.ldb)):
         return 0
-    p.routine = BY_GEMV if m == 1 or n == 1 else BY_GEMM
-    return load_blas()
+    if m > 1 and n > 1:
+        p.routine = BY_GEMM
+        return load_blas()
+    # along a row of the matrix it pays from some length on, for a vector without gaps; across the rows always
+    if (p.ta == b'T' if n == 1 else p.tb == b'N') or k >= MATVEC_ROW and (p.br if n == 1 else p.ac) == 1:
+        p.routine = BY_MATVEC
+    return 0
 
 
 cdef void run_product(const Product *p, char *out, char *a, char *b) noexcept nogil:
@@ -68,8 +73,8 @@ cdef void run_product(const Product *p, char *out, char *a, char *b) noexcept no
         kernels.matmul[p.dtype](out, a, b, p.m, p.n, p.k, p.ar, p.ac, p.br, p.bc)
     elif p.routine == BY_DOT:
         kernels.dot[p.dtype - TPF_FLOAT32](out, a, b, 1, p.k, 1, 0, 0)
-    elif p.routine == BY_GEMV:
-        run_gemv(p, out, a, b)
+    elif p.routine == BY_MATVEC:
+        run_matvec(p, out, a, b)
     else:  # row-major y = a b is column-major y^T = b^T a^T
         m, n, k, lda, ldb = <int>p.m, <int>p.n, <int>p.k, p.lda, p.ldb
         if p.dtype == TPF_FLOAT32:
@@ -78,33 +83,12 @@ cdef void run_product(const Product *p, char *out, char *a, char *b) noexcept no
             dgemm(&tb, &ta, &n, &m, &k, &oned, <double *>b, &ldb, <double *>a, &lda, &zerod, <double *>out, &n)
 
 
-cdef void run_gemv(const Product *p, char *out, char *a, char *b) noexcept nogil:
+cdef void run_matvec(const Product *p, char *out, char *a, char *b) noexcept nogil:
     """out = a matrix times a vector: a (m, k) times the column b, or b^T (n, k) times the row a."""
-    cdef bint column = p.n == 1
-    cdef char flag = p.tb
-    cdef int ld = p.lda if column else p.ldb
-    cdef int length = <int>(p.m if column else p.n)
-    cdef int rows = length
-    cdef int columns = <int>p.k
-    cdef int incx = 1
-    cdef int incy = 1
-    cdef float onef = 1
-    cdef double oned = 1
-    cdef char *matrix = a if column else b
-    cdef char *x = b if column else a
-    if column:  # a row-major matrix is the transpose of what BLAS sees; b^T is once more transposed
-        flag = b'N'
-        if p.ta == b'N':
-            flag = b'T'
-    if flag == b'T':
-        rows, columns = columns, rows
-    if p.k > 1:
-        incx = <int>(p.br if column else p.ac)
-    memset(out, 0, <size_t>length * (4 if p.dtype == TPF_FLOAT32 else 8))  # some versions keep a NaN with beta = 0
-    if p.dtype == TPF_FLOAT32:
-        sgemv(&flag, &rows, &columns, &onef, <float *>matrix, &ld, <float *>x, &incx, &onef, <float *>out, &incy)
+    if p.n == 1:
+        kernels.matvec[p.dtype - TPF_FLOAT32](out, a, b, p.m, p.k, p.lda, p.br, p.ta == b'T')
     else:
-        dgemv(&flag, &rows, &columns, &oned, <double *>matrix, &ld, <double *>x, &incx, &oned, <double *>out, &incy)
+        kernels.matvec[p.dtype - TPF_FLOAT32](out, b, a, p.n, p.k, p.ldb, p.ac, p.tb == b'N')
 
 
 cdef struct Batch:
@@ -116,7 +100,16 @@ cdef struct Batch:
     int64_t *sa
     int64_t *sb
     int ndim
-    int64_t out_step
+    int64_t out_step             # from a product to the next
+    int64_t rows, pieces         # a product is computed in so many pieces, of so many rows each
+
+
+cdef void run_piece(const Batch *batch, int64_t piece, char *out, char *a, char *b) noexcept nogil:
+    cdef Product part = batch.product
+    cdef int64_t each = tpf_itemsize(part.dtype)
+    cdef int64_t row = piece * batch.rows
+    part.m = batch.rows if row + batch.rows < part.m else part.m - row
+    run_product(&part, out + row * part.n * each, a + row * part.ar * each, b)
 
 
 cdef void run_batch(void *ctx, int64_t begin, int64_t end) noexcept nogil:
@@ -124,8 +117,10 @@ cdef void run_batch(void *ctx, int64_t begin, int64_t end) noexcept nogil:
     cdef int64_t at[64]
     cdef char *a = batch.a
     cdef char *b = batch.b
+    cdef char *out = batch.out + begin // batch.pieces * batch.out_step
     cdef int64_t i
-    cdef int64_t rest = begin
+    cdef int64_t piece = begin % batch.pieces
+    cdef int64_t rest = begin // batch.pieces
     cdef int d
     for d in range(batch.ndim - 1, -1, -1):
         at[d] = rest % batch.shape[d]
@@ -133,7 +128,15 @@ cdef void run_batch(void *ctx, int64_t begin, int64_t end) noexcept nogil:
         a += at[d] * batch.sa[d]
         b += at[d] * batch.sb[d]
     for i in range(begin, end):
-        run_product(&batch.product, batch.out + i * batch.out_step, a, b)
+        if batch.pieces > 1:
+            run_piece(batch, piece, out, a, b)
+            piece += 1
+            if piece < batch.pieces:
+                continue
+            piece = 0
+        else:
+            run_product(&batch.product, out, a, b)
+        out += batch.out_step
         d = batch.ndim - 1
         while d >= 0:
             at[d] += 1
@@ -222,6 +225,14 @@ cdef int matmul_into(Value *a, Value *b, Value *y) except -1:
         return 0
     batch.out, batch.a, batch.b, batch.out_step = y.data, a.data, b.data, m * n * each
     batch.shape, batch.sa, batch.sb, batch.ndim = y.shape, sa, sb, ndim - 2
+    batch.rows, batch.pieces = m, 1
+    if batch.product.routine == BY_GEMM and work > BLAS_ALONE:
+        # One call would take OpenBLAS's threads, which wait for each other at every product; in pieces ours take it.
+        size = BLAS_ALONE // (n * k) // PIECE_ROWS * PIECE_ROWS
+        if size > 0:
+            batch.rows, batch.pieces = size, (m + size - 1) // size
+            count *= batch.pieces
+            work = <double>size * <double>n * <double>k
     grain = count
     if work * count > BATCH_PARALLEL and (batch.product.routine != BY_GEMM or work <= BLAS_ALONE):
         grain = <int64_t>(BATCH_PARALLEL / 8 / work) + 1
@@ -257,12 +268,13 @@ cdef Tensor op_matmul(Tensor a, Tensor b):
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
     cdef int saves = 0
-    cdef bint dots = a.v.shape[a.v.ndim - 2] == 1 and b.v.shape[b.v.ndim - 1] == 1
+    cdef bint row = a.v.shape[a.v.ndim - 2] == 1
+    cdef bint column = b.v.shape[b.v.ndim - 1] == 1
     check_matmul(a.v, b.v)
     a, b = hold(a), hold(b)
     try:
-        va = matmul_operand(a.v, dtype, a.v.ndim - 1 if dots else -1)
-        vb = matmul_operand(b.v, dtype, b.v.ndim - 2 if dots else -1)
+        va = matmul_operand(a.v, dtype, a.v.ndim - 1 if row else -1)
+        vb = matmul_operand(b.v, dtype, b.v.ndim - 2 if column else -1)
         y = matmul_value(va, vb)
         if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
             vals[0], vals[1] = a.v, b.v
@@ -397,16 +409,10 @@ def matmul(x1, x2, /):
 
 # ---- BLAS: SciPy's function pointers, loaded at the first product that is worth it
 
-ctypedef void (*sgemv_t)(char *, int *, int *, float *, float *, int *, float *, int *, float *, float *,
-                         int *) noexcept nogil
-ctypedef void (*dgemv_t)(char *, int *, int *, double *, double *, int *, double *, int *, double *, double *,
-                         int *) noexcept nogil
 ctypedef void (*sgemm_t)(char *, char *, int *, int *, int *, float *, float *, int *, float *, int *, float *,
                          float *, int *) noexcept nogil
 ctypedef void (*dgemm_t)(char *, char *, int *, int *, int *, double *, double *, int *, double *, int *, double *,
                          double *, int *) noexcept nogil
-cdef sgemv_t sgemv = NULL
-cdef dgemv_t dgemv = NULL
 cdef sgemm_t sgemm = NULL
 cdef dgemm_t dgemm = NULL
 
@@ -417,10 +423,9 @@ cdef void *blas_routine(dict api, str name) except NULL:
 
 
 cdef int load_blas() except -1:
-    global sgemv, dgemv, sgemm, dgemm
+    global sgemm, dgemm
     if dgemm != NULL:
         return 0
     cdef dict api = _blas.load().__pyx_capi__
-    sgemv, dgemv = <sgemv_t>blas_routine(api, "sgemv"), <dgemv_t>blas_routine(api, "dgemv")
     sgemm, dgemm = <sgemm_t>blas_routine(api, "sgemm"), <dgemm_t>blas_routine(api, "dgemm")
     return 0

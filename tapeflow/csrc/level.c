@@ -25,6 +25,7 @@
 #include "softmax.h"
 #include "scatter.h"
 #include "matmul.h"
+#include "matvec.h"
 #include "random.h"
 
 #ifndef TPF_LEVEL
@@ -55,6 +56,7 @@ const tpf_kernels TPF_CONCAT(tpf_kernels_, TPF_LEVEL) = {
     .cross_entropy_vjp = TPF_FLOATS(tpf_cross_entropy_vjp),
     .scatter_add = {NULL, TPF_NUMBERS(tpf_scatter_add)},
     .matmul = {tpf_matmul_b8, TPF_NUMBERS(tpf_matmul)},
+    .matvec = TPF_FLOATS(tpf_matvec),
     .dot = TPF_FLOATS(tpf_dot),
     .layer_norm = TPF_FLOATS(tpf_layer_norm),
     .layer_norm_vjp = TPF_FLOATS(tpf_layer_norm_vjp),

@@ -64,6 +64,9 @@ typedef void (*tpf_scatter_add)(void *y, const int64_t *idx, const void *src, in
 /* y (m, n) = a (m, k) @ b (k, n); element strides of a and b; k ascending for each element of y. */
 typedef void (*tpf_matmul)(void *y, const void *a, const void *b, int64_t m, int64_t n, int64_t k,
                            int64_t a_row, int64_t a_col, int64_t b_row, int64_t b_col);
+/* y (n) = a (n, k) times x, a's rows `step` elements apart; across: a (k, n), rows of n. See matvec.h. */
+typedef void (*tpf_matvec)(void *y, const void *a, const void *x, int64_t n, int64_t k, int64_t step, int64_t x_step,
+                           int across);
 /* y (outer, inner) = the sum over n of a (outer, n, inner) * b, slices a_step and b_step elements apart. */
 typedef void (*tpf_dot)(void *y, const void *a, const void *b, int64_t outer, int64_t n, int64_t inner, int64_t a_step,
                         int64_t b_step);
@@ -175,6 +178,7 @@ typedef struct {
     tpf_cross_entropy_vjp cross_entropy_vjp[2];
     tpf_scatter_add scatter_add[TPF_NDTYPES];
     tpf_matmul matmul[TPF_NDTYPES];
+    tpf_matvec matvec[2];
     tpf_dot dot[2];
     tpf_layer_norm layer_norm[2];
     tpf_layer_norm_vjp layer_norm_vjp[2];
