@@ -146,7 +146,7 @@ cdef extern from "platform.h" nogil:
         int out_itemsize
         tpf_operand ops[5]
     void tpf_execute(const tpf_call *)
-    void tpf_execute_sums(const tpf_call *, char *, int64_t, double *)
+    void tpf_execute_sums(const tpf_call *, double *, int64_t, double *)
     int64_t TPF_SUM_PARTS(int64_t)
     int tpf_itemsize(int)
     void tpf_copy(char *, const int64_t *, const char *, const int64_t *, int, int, const int64_t *)

@@ -417,7 +417,7 @@ cdef class Walk:
             elif op == OP_SUBTRACT and vals[i].dtype == g.dtype:
                 self.push(src, negative_sum(g, vals[i]), NULL, NULL)
                 continue
-            elif vals[i].dtype == g.dtype and g.size >= RELEASE_GIL:
+            elif g.dtype == TPF_FLOAT64 and vals[i].dtype == g.dtype and g.size >= RELEASE_GIL:
                 run = summed_run(g, vals[i])
                 if run >= LEAST_SUMMED:
                     self.push(src, execute_vjp_sums(op, i, g, vals, run), NULL, NULL)

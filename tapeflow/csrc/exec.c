@@ -130,25 +130,23 @@ typedef struct {
     int64_t n, chunks;
 } sums_job;
 
-/* Chunks begin .. end of all sums. float32 is summed as the double that it is, as sum does. */
+/* Chunks begin .. end of all sums. */
 static void sum_chunks(void *ctx, int64_t begin, int64_t end) {
     const sums_job *job = ctx;
     const tpf_kernels *kernels = job->call->kernels;
     tpf_call piece = *job->call;
-    float narrow[TPF_SUM_CHUNK];
-    double wide[TPF_SUM_CHUNK];
-    piece.out = piece.out_itemsize == 4 ? (char *)narrow : (char *)wide;
+    double values[TPF_SUM_CHUNK];
+    piece.out = (char *)values;
     for (int64_t unit = begin; unit < end; unit++) {
         int64_t row = unit / job->chunks, at = (unit - row * job->chunks) * TPF_SUM_CHUNK;
         int64_t count = job->n - at < TPF_SUM_CHUNK ? job->n - at : TPF_SUM_CHUNK;
         piece.first = row * job->n + at;
         run_range(&piece, piece.first, piece.first + count);
-        if (piece.out_itemsize == 4) kernels->cast[TPF_FLOAT32][TPF_FLOAT64](wide, narrow, count);
-        kernels->reduce[TPF_SUM][TPF_FLOAT64](job->parts + unit, wide, 1, count, 1);
+        kernels->reduce[TPF_SUM][TPF_FLOAT64](job->parts + unit, values, 1, count, 1);
     }
 }
 
-void tpf_execute_sums(const tpf_call *call, char *y, int64_t n, double *parts) {
+void tpf_execute_sums(const tpf_call *call, double *y, int64_t n, double *parts) {
     int64_t rows = call->size / n;
     sums_job job = {call, parts, n, TPF_SUM_PARTS(n)};
     if (worth_threads(call))
@@ -158,10 +156,6 @@ void tpf_execute_sums(const tpf_call *call, char *y, int64_t n, double *parts) {
     for (int64_t row = 0; row < rows; row++, parts += job.chunks) {
         for (int64_t step = 1; step < job.chunks; step *= 2) /* the tree above the chunks */
             for (int64_t p = 0; p + step < job.chunks; p += 2 * step) parts[p] += parts[p + step];
-        double sum = parts[0] == parts[0] ? parts[0] : (double)NAN;
-        if (call->out_itemsize == 4)
-            ((float *)y)[row] = (float)sum;
-        else
-            ((double *)y)[row] = sum;
+        y[row] = parts[0] == parts[0] ? parts[0] : (double)NAN;
     }
 }

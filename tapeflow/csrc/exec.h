@@ -32,12 +32,11 @@ typedef struct {
 
 void tpf_execute(const tpf_call *call);
 
-/* y <- the sums of n neighbours each of what the call, a vjp without acc, would write: of float32 or float64, with
-   the tree and the bits of sum (reduce.h). parts: room for TPF_SUM_PARTS(n) of each sum. The result itself is nowhere
-   as a whole. */
+/* y <- the sums of n neighbours each of what the call, a vjp of doubles without acc, would write, with the tree and
+   the bits of sum (reduce.h). parts: room for TPF_SUM_PARTS(n) of each sum. What is summed is nowhere as a whole. */
 #define TPF_SUM_CHUNK 4096 /* TPF_R_CHUNK */
 #define TPF_SUM_PARTS(n) (((n) - 1) / TPF_SUM_CHUNK + 1)
-void tpf_execute_sums(const tpf_call *call, char *y, int64_t n, double *parts);
+void tpf_execute_sums(const tpf_call *call, double *y, int64_t n, double *parts);
 
 /* Size in bytes of a dtype. */
 TPF_INLINE int tpf_itemsize(int dtype) {
