@@ -27,12 +27,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tapeflow as tp
+from tapeflow._core import huber_loss
 from tapeflow.functional import (
     binary_cross_entropy_with_logits as bce,
 )
 from tapeflow.functional import (
     dropout,
-    huber_loss,
     kl_div,
     l1_loss,
     layer_norm,
