@@ -152,10 +152,10 @@ cdef class Executable:
             for d in range(v.ndim):
                 v.strides[d] = strides[d]
             view_done(v)
+        v.buf = self.arena  # wherever the memory is: it is ours, and has more owners than one
+        self.arena.owners += 1
         if s.kind == SLOT_ARENA:
             v.data = self.arena.data + s.offset
-            v.buf = self.arena
-            self.arena.owners += 1
         elif s.kind == SLOT_VIEW:
             s.index = base
             v.data = self.slots[s.index].v.data
