@@ -703,7 +703,11 @@ def tril(x, k=0):
 
 
 def triu(x, k=0):
-    """The upper triangle of the last two axes: elements below the k-th diagonal are 0."""
+    """The upper triangle of the last two axes: elements below the k-th diagonal are 0.
+
+    >>> tp.triu(tp.tensor([[1, 2], [3, 4]])).tolist()
+    [[1, 2], [0, 4]]
+    """
     return triangle(given(x, "triu"), k, b"triu", False)
 
 

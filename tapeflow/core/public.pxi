@@ -28,6 +28,9 @@ def mean(x, axis=None, keepdims=False):
     """The mean over axes: as `sum`, divided before it is rounded.
 
     Integers give the default float dtype. The mean of nothing is NaN.
+
+    >>> tp.mean(tp.tensor([[1.0, 2.0], [3.0, 6.0]]), axis=1).tolist()
+    [1.5, 4.5]
     """
     cdef Tensor t = as_tensor_for(OP_MEAN, x)
     return op_reduce(OP_MEAN, t, axes_mask(axis, t.v.ndim, b"mean"), False, keepdims)
@@ -44,7 +47,11 @@ def max(x, axis=None, keepdims=False):
 
 
 def min(x, axis=None, keepdims=False):
-    """The minimum over axes; NaN where there is one. The gradient is split evenly among ties."""
+    """The minimum over axes; NaN where there is one. The gradient is split evenly among ties.
+
+    >>> tp.min(tp.tensor([[1.0, 3.0], [4.0, 2.0]]), axis=0).tolist()
+    [1.0, 2.0]
+    """
     cdef Tensor t = as_tensor_for(OP_MIN, x)
     return op_reduce(OP_MIN, t, axes_mask(axis, t.v.ndim, b"min"), False, keepdims)
 
@@ -62,7 +69,11 @@ def prod(x, axis=None, keepdims=False):
 
 
 def argmax(x, axis=None, keepdims=False):
-    """The index (int64) of the first maximum along an axis, or in the flattened tensor; a NaN counts as the maximum."""
+    """The index (int64) of the first maximum along an axis, or in the flattened tensor; a NaN counts as the maximum.
+
+    >>> tp.argmax(tp.tensor([[1, 5], [7, 2]]), axis=1).tolist()
+    [1, 0]
+    """
     cdef Tensor t = as_tensor_for(OP_ARGMAX, x)
     cdef uint64_t mask
     if axis is None:
@@ -83,13 +94,21 @@ def logsumexp(x, axis=None, keepdims=False):
 
 
 def softmax(x, axis=-1):
-    """exp(x) / sum(exp(x)) along an axis, without overflow."""
+    """exp(x) / sum(exp(x)) along an axis, without overflow.
+
+    >>> tp.softmax(tp.tensor([[0.0, 0.0], [1000.0, 0.0]])).tolist()
+    [[0.5, 0.5], [1.0, 0.0]]
+    """
     cdef Tensor t = as_tensor_for(OP_SOFTMAX, x)
     return along_axis(OP_SOFTMAX, t, normal_axis(axis, t.v.ndim, b"softmax"))
 
 
 def log_softmax(x, axis=-1):
-    """log(softmax(x)) along an axis, without overflow or cancellation."""
+    """log(softmax(x)) along an axis, without overflow or cancellation.
+
+    >>> tp.log_softmax(tp.tensor([1000.0, 0.0])).tolist()
+    [0.0, -1000.0]
+    """
     cdef Tensor t = as_tensor_for(OP_LOG_SOFTMAX, x)
     return along_axis(OP_LOG_SOFTMAX, t, normal_axis(axis, t.v.ndim, b"log_softmax"))
 
@@ -206,7 +225,11 @@ def reshape(x, shape):
 
 
 def permute_dims(x, axes):
-    """x with its axes in another order: axis i of the result is axis axes[i] of x."""
+    """x with its axes in another order: axis i of the result is axis axes[i] of x.
+
+    >>> tp.permute_dims(tp.zeros((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
     cdef Tensor t = as_tensor_for(OP_PERMUTE_DIMS, x)
     cdef int order[64]
     cdef uint64_t seen = 0
@@ -224,7 +247,11 @@ def permute_dims(x, axes):
 
 
 def broadcast_to(x, shape):
-    """x stretched to a shape: aligned from the right, sizes must be equal or 1."""
+    """x stretched to a shape: aligned from the right, sizes must be equal or 1.
+
+    >>> tp.broadcast_to(tp.tensor([1, 2]), (2, 2)).tolist()
+    [[1, 2], [1, 2]]
+    """
     cdef int64_t wanted[64]
     cdef Tensor t = as_tensor_for(OP_BROADCAST_TO, x)
     cdef int ndim = read_shape(shape, wanted, b"broadcast_to")
@@ -258,7 +285,11 @@ def expand_dims(x, axis=0):
 
 
 def squeeze(x, axis=None):
-    """x without axes of size 1: the named ones, or all of them."""
+    """x without axes of size 1: the named ones, or all of them.
+
+    >>> tp.squeeze(tp.zeros((1, 3, 1)), axis=0).shape
+    (3, 1)
+    """
     cdef Tensor t = as_tensor_for(OP_RESHAPE, x)
     cdef int64_t shape[64]
     cdef int d
@@ -437,7 +468,11 @@ def astype(x, dtype, copy=True):
 
 
 def stop_gradient(x):
-    """x's value as a constant: no gradient passes."""
+    """x's value as a constant: no gradient passes.
+
+    >>> tp.grad(lambda x: x * tp.stop_gradient(x))(3.0).item()
+    3.0
+    """
     return as_tensor(x).detach()
 
 
