@@ -117,7 +117,7 @@ def axes(ndim: int, none: bool = True, tuples: bool = True) -> st.SearchStrategy
         tuples: whether tuples are drawn, the empty one included.
 
     >>> from hypothesis import find
-    >>> find(axes(3), lambda axis: axis is not None), find(axes(3), lambda axis: isinstance(axis, tuple))
+    >>> find(axes(3, tuples=False), lambda axis: axis is not None), find(axes(3), lambda axis: isinstance(axis, tuple))
     (0, ())
     """
     kinds: list[st.SearchStrategy[Any]] = [st.none()] * none
