@@ -804,7 +804,7 @@ TPF_INLINE double tpf_pow_square_f64(double a, double b) { return (void)b, a * a
 TPF_INLINE float tpf_pow_inverse_f32(float a, float b) { return (void)b, 1.0f / a; }
 TPF_INLINE double tpf_pow_inverse_f64(double a, double b) { return (void)b, 1.0 / a; }
 
-/* The special cases of pow around the plain result y = 2^(b log2 |a|). */
+/* The special cases of pow around the plain result y = 2^(b log2 |a|). pow(a, 1) is a, as where 1 is a Python int. */
 TPF_INLINE float tpf_pow_specials_f32(float a, float b, float y) {
     float aa = TPF_ABSF(a), half = 0.5f * b;
     int whole = TPF_RINTF(b) == b, odd = whole & (TPF_RINTF(half) != half);
@@ -814,6 +814,7 @@ TPF_INLINE float tpf_pow_specials_f32(float a, float b, float y) {
     y = (a < 0.0f) & (a > -(float)TPF_INF) & !whole ? (float)TPF_NAN : y;
     y = (a != a) | (b != b) ? a + b : y;
     y = tpf_from_bits_f32(tpf_bits_f32(y) ^ sign);
+    y = b == 1.0f ? a : y;
     y = b == 2.0f ? tpf_pow_square_f32(a, b) : y;
     y = b == 0.5f ? tpf_pow_sqrt_f32(a, b) : y;
     y = b == -1.0f ? tpf_pow_inverse_f32(a, b) : y;
@@ -829,6 +830,7 @@ TPF_INLINE double tpf_pow_specials_f64(double a, double b, double y) {
     y = (a < 0.0) & (a > -TPF_INF) & !whole ? TPF_NAN : y;
     y = (a != a) | (b != b) ? a + b : y;
     y = tpf_from_bits_f64(tpf_bits_f64(y) ^ sign);
+    y = b == 1.0 ? a : y;
     y = b == 2.0 ? tpf_pow_square_f64(a, b) : y;
     y = b == 0.5 ? tpf_pow_sqrt_f64(a, b) : y;
     y = b == -1.0 ? tpf_pow_inverse_f64(a, b) : y;
@@ -847,12 +849,12 @@ TPF_INLINE double tpf_pow_f64(double a, double b) {
 
 /* a positive and normal, b no exponent with a form of its own and so small that t needs no care. */
 TPF_INLINE uint32_t tpf_power_not_near_f32(float a, float b) {
-    uint32_t own = (b == 2.0f) | (b == 0.5f) | (b == -1.0f) ? TPF_SIGN_F32 : 0;
+    uint32_t own = (b == 1.0f) | (b == 2.0f) | (b == 0.5f) | (b == -1.0f) ? TPF_SIGN_F32 : 0;
     return tpf_normal_not_near_f32(a) | (tpf_bits_f32(0x1p14f) - (tpf_bits_f32(b) & ~TPF_SIGN_F32)) | own;
 }
 
 TPF_INLINE uint64_t tpf_power_not_near_f64(double a, double b) {
-    uint64_t own = (b == 2.0) | (b == 0.5) | (b == -1.0) ? TPF_SIGN_F64 : 0;
+    uint64_t own = (b == 1.0) | (b == 2.0) | (b == 0.5) | (b == -1.0) ? TPF_SIGN_F64 : 0;
     return tpf_normal_not_near_f64(a) | (tpf_bits_f64(0x1p40) - (tpf_bits_f64(b) & ~TPF_SIGN_F64)) | own;
 }
 
