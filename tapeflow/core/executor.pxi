@@ -109,9 +109,10 @@ cdef class Executable:
         self.fresh = <int *>malloc((len(slots) + 1) * sizeof(int))
         self.outputs = <int *>malloc((len(outputs) + 1) * sizeof(int))
         self.loads = <int *>malloc((2 * len(loads) + 1) * sizeof(int))
-        if (self.inputs == NULL or self.fresh == NULL or self.outputs == NULL or self.slots == NULL or self.instrs == NULL or self.moving == NULL or self.loads == NULL
-                or self.outside == NULL):
-            raise MemoryError()
+        for made in (self.slots != NULL, self.instrs != NULL, self.moving != NULL, self.outside != NULL,
+                     self.inputs != NULL, self.fresh != NULL, self.outputs != NULL, self.loads != NULL):
+            if not made:
+                raise MemoryError()
         for spec in slots:
             self.link_slot(spec)
         for spec in instrs:
