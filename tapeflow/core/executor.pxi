@@ -153,6 +153,7 @@ cdef class Executable:
             for d in range(v.ndim):
                 v.strides[d] = strides[d]
             view_done(v)
+        v.program = SLOT_OF_PLAN
         v.buf = self.arena  # wherever the memory is: it is ours, and has more owners than one
         self.arena.owners += 1
         if s.kind == SLOT_ARENA:
