@@ -533,6 +533,30 @@ def test_nested_functions_become_one():
     assert len(outer.plans) == 1 and not inner.plans
 
 
+def test_what_outlives_the_recording_is_refused():
+    kept = []
+    w = tp.ones(2)
+
+    def f(x, what):
+        y = x * 2
+        if what == "result":
+            kept.append(y)
+            return y
+        kept.append({"tensor": y, "constant": tp.ones(2) + 1, "state": w}[what])
+        w.assign_add(x)
+        return y + 1
+
+    for run in (lambda what: tp.freeze(f, tp.ones(2), what), lambda what: tp.function(f)(tp.ones(2), what)):
+        kept.clear()
+        w.assign([1.0, 1.0])
+        with pytest.raises(tp.PlanError, match=r"test_plans\.py:\d+ outlives the recording"):
+            run("tensor")
+        assert w.tolist() == [1.0, 1.0]
+        for what in ("result", "constant", "state"):
+            kept.clear()
+            run(what)
+
+
 # ---- Tape.freeze ----
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -70,6 +71,7 @@ def record(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                 states, grads = program.finish()
                 _check(program, op)
             ir = build(program, 0, len(program), list(range(len(dynamic))), numbers, states, grads, op)
+            _check_escapes(program, ir, out, op)
             done = True
         finally:
             if program is not None and not (keep and done):
@@ -122,6 +124,24 @@ def _check(program: Any, op: str) -> None:
     if program.problems:
         text, line = program.problems[0]
         raise PlanError(f"[{op}] {text} ({_place(program.lines, line)}).")
+
+
+def _check_escapes(program: Any, ir: IR, out: list[Any], op: str) -> None:
+    """What was computed must not outlive the recording but as a result or as state: a replay could not renew it."""
+    allowed = {id(x) for x in out} | {id(t) for t, _ in ir.states} | {id(t.grad) for t, _ in ir.grads}
+    escaped = [t for t in gc.get_objects() if type(t) is Tensor and id(t) not in allowed and program.knows(t)]
+    if not escaped:
+        return
+    depends = _dependent(ir.values, ir.instrs, frozenset())
+    lines = {instr.out: instr.line for instr in ir.instrs}
+    for t in escaped:
+        number = program.number_of(t)
+        if number in lines and number in depends:
+            raise PlanError(
+                f"[{op}] a tensor {t.dtype}{list(t.shape)} computed in {_place(ir.lines, lines[number])} outlives the "
+                "recording without being returned: a replay could not renew it. Return it, or write it with assign to "
+                "a tensor that was there before."
+            )
 
 
 def _place(lines: list[tuple[str, int, str]], line: int) -> str:
