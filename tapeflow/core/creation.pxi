@@ -189,7 +189,7 @@ cdef Value *ramp_of_ints(int64_t n, int64_t start, int64_t step, int dtype) exce
     cdef int64_t *out = <int64_t *>v.data
     cdef int64_t i
     for i in range(n):
-        out[i] = start + step * i
+        out[i] = <int64_t>(<uint64_t>start + <uint64_t>step * <uint64_t>i)  # the product alone may pass 64 bits
     try:
         return value_cast(v, dtype)
     finally:
