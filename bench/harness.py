@@ -29,6 +29,19 @@ from .peers import Peer, Step, version
 
 TOLERANCE = {"float32": 1e-4, "float64": 1e-9}  # of the largest element of each expected array
 BASE = "tapeflow"
+# Who takes part in a workload that says nothing else.
+ALL = (
+    "tapeflow",
+    "tapeflow-frozen",
+    "torch",
+    "mygrad",
+    "autograd",
+    "tensorflow",
+    "jax-eager",
+    "jax",
+    "torch-compiled",
+    "tensorflow-xla",
+)
 
 
 @dataclass(frozen=True)

@@ -79,21 +79,27 @@ def tapeflow(threads: int) -> Peer:
         return step
 
     def sgd(f, params, consts, lr):
-        ps = [tp.tensor(a, requires_grad=True) for a in params]
-        cs = [tp.tensor(a) for a in consts]
-
-        def step():
-            loss = f(*ps, *cs)
-            loss.backward()
-            with tp.no_grad():
-                for p in ps:
-                    p.assign_sub(lr * p.grad)
-                    p.grad = None
-            return [loss, *ps]
-
-        return step
+        ps, update = _descent(tp, f, params, consts, lr)
+        return lambda: [update(), *ps]
 
     return Peer("tapeflow", "eager", ns, value_and_grad, sgd)
+
+
+def _descent(tp: Any, f, params, consts, lr):
+    """The parameters as tensors, and a step that updates them and returns the loss."""
+    ps = [tp.tensor(a, requires_grad=True) for a in params]
+    cs = [tp.tensor(a) for a in consts]
+
+    def update():
+        loss = f(*ps, *cs)
+        loss.backward()
+        with tp.no_grad():
+            for p in ps:
+                p.assign_sub(lr * p.grad)
+                p.grad = None
+        return loss
+
+    return ps, update
 
 
 def tapeflow_frozen(threads: int) -> Peer:
@@ -113,18 +119,7 @@ def tapeflow_frozen(threads: int) -> Peer:
         return step
 
     def sgd(f, params, consts, lr):
-        ps = [tp.tensor(a, requires_grad=True) for a in params]
-        cs = [tp.tensor(a) for a in consts]
-
-        def update():
-            loss = f(*ps, *cs)
-            loss.backward()
-            with tp.no_grad():
-                for p in ps:
-                    p.assign_sub(lr * p.grad)
-                    p.grad = None
-            return loss
-
+        ps, update = _descent(tp, f, params, consts, lr)
         plan = tp.freeze(update)
         return lambda: [plan(), *ps]
 

@@ -2,21 +2,7 @@
 
 import numpy as np
 
-from ..harness import Workload
-
-ALL = (
-    "tapeflow",
-    "tapeflow-frozen",
-    "torch",
-    "mygrad",
-    "autograd",
-    "tensorflow",
-    "jax-eager",
-    "jax",
-    "torch-compiled",
-    "tensorflow-xla",
-)
-
+from ..harness import ALL, Workload
 
 # ---- W4: sum(tanh(x) exp(-x x) + sin(x)) ----
 

@@ -4,21 +4,7 @@ import math
 
 import numpy as np
 
-from ..harness import Workload
-
-ALL = (
-    "tapeflow",
-    "tapeflow-frozen",
-    "torch",
-    "mygrad",
-    "autograd",
-    "tensorflow",
-    "jax-eager",
-    "jax",
-    "torch-compiled",
-    "tensorflow-xla",
-)
-
+from ..harness import ALL, Workload
 
 # ---- W8: GMM of ADBench (Srajer, Kukelova, Fitzgibbon, 2018), its prior included ----
 #

@@ -25,7 +25,6 @@ cdef int execute_reduce(int op, uint64_t mask, Value *x, Value *y) except -1:
 
 
 cdef int execute_concat(int axis, int nin, Value **ins, Value *y) except -1:
-    cdef Value w
     cdef int64_t start = 0
     cdef int i
     for i in range(nin):

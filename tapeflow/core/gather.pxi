@@ -218,10 +218,8 @@ cdef Tensor op_take(Tensor x, Tensor idx, int axis):
     """x at idx (checked) along axis."""
     cdef ThreadState *ts = thread_state()
     cdef int64_t shape[64]
-    cdef int64_t outer, inner
     cdef int ndim = x.v.ndim - 1 + idx.v.ndim
     cdef int d
-    cdef Value *src
     cdef Value *y
     cdef Entry *e = NULL
     cdef Value *vals[2]
@@ -231,19 +229,12 @@ cdef Tensor op_take(Tensor x, Tensor idx, int axis):
     for d in range(ndim):
         shape[d] = (x.v.shape[d] if d < axis else idx.v.shape[d - axis] if d < axis + idx.v.ndim
                     else x.v.shape[d - idx.v.ndim + 1])
-    around_axis(x.v, axis, &outer, &inner)
-    if x.v.contiguous or idx.v.size >= x.v.shape[axis]:
-        src = value_contiguous(x.v)
-        try:
-            y = value_new(ndim, shape, x.v.dtype)
-            if y.size:
-                tpf_take(y.data, src.data, <int64_t *>idx.v.data, outer, x.v.shape[axis], idx.v.size,
-                         inner * tpf_itemsize(x.v.dtype))
-        finally:
-            value_release(src)
-    else:
-        y = value_new(ndim, shape, x.v.dtype)
-        take_strided(y, x.v, idx.v, axis)
+    y = value_new(ndim, shape, x.v.dtype)
+    try:
+        execute_take(axis, x.v, idx.v, y)
+    except:
+        value_release(y)
+        raise
     if wants_record(ts, x.node, y.dtype):
         vals[0], vals[1] = x.v, idx.v
         nodes[0], nodes[1] = x.node, idx.node

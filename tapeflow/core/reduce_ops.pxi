@@ -88,12 +88,10 @@ cdef Value *reduction_order(Value *x, uint64_t mask, int64_t *outer, int64_t *n,
 cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepdims):
     """A reduction with a kernel of its own, over the axes in mask (over all, with all_axes)."""
     cdef ThreadState *ts = thread_state()
-    cdef int code = op - OP_SUM
     cdef int64_t shape[64]
-    cdef int64_t outer, n, inner
+    cdef int64_t n
     cdef int ndim
     cdef int dtype = x.v.dtype
-    cdef Value *src
     cdef Value *y
     cdef Entry *e = NULL
     x = steady(x)
@@ -110,15 +108,12 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
         dtype = TPF_INT64
     elif op == OP_ARGMAX or op == OP_ARGMIN or op == OP_COUNT_NONZERO:
         dtype = TPF_INT64
-    src = reduction_order(x.v, mask, &outer, &n, &inner)
+    y = value_new(ndim, shape, dtype)
     try:
-        y = value_new(ndim, shape, dtype)
-        if src.size == 0:
-            outer, n, inner = y.size, 0, 1
-        if y.size:
-            run_reduce(kernels.reduce[code][src.dtype], y.data, src, outer, n, inner)
-    finally:
-        value_release(src)
+        execute_reduce(op, mask, x.v, y)
+    except:
+        value_release(y)
+        raise
     if wants_record(ts, x.node, y.dtype):
         try:
             e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_MAX or op == OP_MIN
@@ -129,7 +124,7 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
             entry_release(e)
             raise
         e.params[1] = <int64_t>mask
-        e.params[2] = n
+        e.params[2] = n if x.v.size else 0
     return wrap(y, e)
 
 
@@ -205,25 +200,13 @@ cdef Tensor op_rows(int op, Tensor x):
     """softmax, log_softmax or logsumexp (which drops the axis) along the last axis."""
     x = steady(x)
     cdef ThreadState *ts = thread_state()
-    cdef int k = x.v.dtype - TPF_FLOAT32
-    cdef int64_t n = x.v.shape[x.v.ndim - 1]
-    cdef int64_t rows
-    cdef Value *src = value_contiguous(x.v)
-    cdef Value *y
+    cdef Value *y = value_new(x.v.ndim - 1 if op == OP_LOGSUMEXP else x.v.ndim, x.v.shape, x.v.dtype)
     cdef Entry *e = NULL
-    cdef tpf_rows f = (kernels.softmax[k] if op == OP_SOFTMAX else kernels.log_softmax[k] if op == OP_LOG_SOFTMAX
-                       else kernels.logsumexp[k])
     try:
-        y = value_new(src.ndim - 1 if op == OP_LOGSUMEXP else src.ndim, src.shape, src.dtype)
-        rows = y.size if op == OP_LOGSUMEXP or n == 0 else y.size // n
-        if y.size:
-            if src.size >= RELEASE_GIL // 4:
-                with nogil:
-                    f(y.data, src.data, rows, n)
-            else:
-                f(y.data, src.data, rows, n)
-    finally:
-        value_release(src)
+        execute_rows(op, x.v, y)
+    except:
+        value_release(y)
+        raise
     if wants_record(ts, x.node, y.dtype):
         try:
             e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_LOGSUMEXP else SAVE_Y)

@@ -87,7 +87,6 @@ def _call(r: Recording | None) -> Any:
         "dynamic": r.dynamic,
         "result": _tree(r.result),
         "leaves": [x if type(x) is list else {"is": _plain(x)} for x in r.leaves],
-        "floats": r.floats,
     }
 
 
@@ -176,7 +175,7 @@ def _recording(ir: IR, call: Any) -> Recording | None:
     leaves = [x if isinstance(x, list) else _unplain(x["is"]) for x in call["leaves"]]
     static = {i: _unplain(x) for i, x in call["static"]}
     return Recording(
-        ir, _untree(call["arguments"]), static, call["dynamic"], _untree(call["result"]), leaves, None, call["floats"],
+        ir, _untree(call["arguments"]), static, call["dynamic"], _untree(call["result"]), leaves, None,
         False, None,
     )  # fmt: skip
 

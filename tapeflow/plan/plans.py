@@ -298,7 +298,5 @@ def freeze_tape(tape: Any, inputs: Any, outputs: Any, passes: Any = None, plan_m
         ir.objects.pop(k, None)
     arguments = (tuple, [(tuple, [None] * len(numbers)), (dict, [])])
     places = [[n] for n in range(len(results))]
-    r = Recording(
-        ir, arguments, {}, list(range(len(numbers))), structure, places, None, [False] * len(numbers), False, None
-    )
+    r = Recording(ir, arguments, {}, list(range(len(numbers))), structure, places, None, False, None)
     return Plan(ir, r, passes, plan_memory, "tape")

@@ -38,7 +38,6 @@ class Recording:
     result: Any  # structure of the result
     leaves: list[Any]  # of the result: the place among the outputs (an int in a list), or the thing itself
     value: Any  # the result of this run
-    floats: list[bool]  # which inputs were Python floats
     differentiable: bool  # a result can be differentiated with respect to something captured
     kept: Any  # the result of this run as the function returned it
 
@@ -65,7 +64,8 @@ def record(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                 if tape.start:
                     raise PlanError(f"[{op}] a recording is under way in this thread: call the function itself there.")
                 inputs, static, dynamic = _arguments(program, leaves, op)
-                result = f(*(unflatten(structure, inputs)[0]), **unflatten(structure, inputs)[1])
+                positional, named = unflatten(structure, inputs)
+                result = f(*positional, **named)
                 out, result_structure = flatten(result)
                 numbers = _outputs(program, out, op)
                 states, grads = program.finish()
@@ -86,7 +86,6 @@ def record(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
             result_structure,
             places,
             unflatten(result_structure, [x.detach() if isinstance(x, Tensor) else x for x in out]),
-            [type(leaves[i]) is float for i in dynamic],
             any(isinstance(x, Tensor) and _core.is_differentiable(x) for x in out),
             result,
         )
