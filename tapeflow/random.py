@@ -16,7 +16,6 @@ from __future__ import annotations
 import math
 import operator
 import os
-import threading
 from typing import Any
 
 import numpy as np
@@ -39,20 +38,6 @@ __all__ = [
 _WORD = 1 << 64
 _FLOATS = ("float32", "float64")
 _INTEGERS = ("uint8", "int32", "int64")
-# A 32-bit word makes some of n values more likely than others by n / 2**32; beyond this n it takes 64 bits.
-_SMALL_RANGE = 1 << 16
-
-_lock = threading.Lock()  # held for the few instructions that number a draw
-
-
-def _fresh_lock() -> None:
-    """In a child process: another thread of the parent may have held the lock at the fork."""
-    global _lock
-    _lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_fresh_lock)
 
 
 # ---- arguments
@@ -134,28 +119,10 @@ def _draw_shape(shape: Any, parameters: tuple[float | Tensor, ...], op: str) -> 
     return together
 
 
-# ---- arithmetic on words
-
-
-def _scaled_words(words: np.ndarray, n: int, low: int, dtype: str) -> np.ndarray:
-    """low + floor(word * n / 2**32 or 2**64): n values from low on, in dtype, wrapping as integers do."""
-    if n <= _SMALL_RANGE:
-        return (((words * n) >> 32) + low).astype(dtype)
-    words = words.view(np.uint64)
-    if n < _WORD:  # the high word of the product of word and n, from four products of halves
-        half, mask = np.uint64(32), np.uint64(0xFFFFFFFF)
-        n_high, n_low = np.uint64(n >> 32), np.uint64(n & 0xFFFFFFFF)
-        w_high, w_low = words >> half, words & mask
-        middle = w_high * n_low + ((w_low * n_low) >> half)
-        crossed = w_low * n_high + (middle & mask)
-        words = w_high * n_high + (middle >> half) + (crossed >> half)
-    return (words + np.uint64(low % _WORD)).view(np.int64).astype(dtype)
-
-
 # ---- the generator
 
 
-class Generator:
+class Generator(_core.GeneratorState):
     """A stream of draws: a seed and the number of the next draw.
 
     Args: seed, an integer in 0 .. 2**64 - 1, or None for one from the system. Safe to share between threads (which
@@ -166,13 +133,12 @@ class Generator:
     True
     """
 
-    __slots__ = ("__weakref__", "_draw", "_seed")
+    __slots__ = ("__weakref__",)
 
     def __init__(self, seed: int | None = None) -> None:
         if seed is None:
             seed = int.from_bytes(os.urandom(8), "little")
-        self._seed = _word(seed, "seed", "Generator")
-        self._draw = 0
+        self._write(_word(seed, "seed", "Generator"), 0)
 
     def __repr__(self) -> str:
         return "Generator(seed={}, draw={})".format(*self.state)
@@ -186,31 +152,14 @@ class Generator:
     @property
     def state(self) -> tuple[int, int]:
         """(seed, number of the next draw); assign it to go back to where it was read."""
-        with _lock:
-            return self._seed, self._draw
+        return self._read()
 
     @state.setter
     def state(self, state: tuple[int, int]) -> None:
         if not isinstance(state, (tuple, list)) or len(state) != 2:
             raise DTypeError(f"[random.Generator] expected (seed, draw) as state, got {state!r}.")
         seed, draw = _word(state[0], "seed", "Generator"), _word(state[1], "draw", "Generator")
-        with _lock:
-            before = getattr(self, "_seed", seed), getattr(self, "_draw", draw)  # a copy has none yet
-            self._seed, self._draw = seed, draw
-        _core.generator_seeded(self, before, seed, draw)
-
-    def _fill(self, kind: str, shape: tuple[int, ...], dtype: str, op: str) -> Tensor:
-        """The next draw; its number is given back where memory or the shape's size refuse it."""
-        with _lock:
-            seed, draw = self._seed, self._draw
-            self._draw = (draw + 1) % _WORD
-        try:
-            return _core.random_fill(kind, shape, dtype, seed, draw, self)
-        except BaseException:
-            with _lock:
-                if (self._seed, self._draw) == (seed, (draw + 1) % _WORD):
-                    self._draw = draw
-            raise
+        _core.generator_seeded(self, self._write(seed, draw), seed, draw)
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, shape: Any = None, dtype: Any = None) -> Tensor:
         """Numbers uniform in low <= x < high.
@@ -227,7 +176,7 @@ class Generator:
         dtype = _read_float_dtype(dtype, (low, high), "uniform")
         shape = _draw_shape(shape, (low, high), "uniform")
         if isinstance(low, Tensor) or isinstance(high, Tensor):
-            u = self._fill("uniform", shape, dtype, "uniform")
+            u = _core.random_fill(self, "uniform", shape, dtype)
             low, high = (p.astype(dtype) if isinstance(p, Tensor) else p for p in (low, high))
             return low + (high - low) * u
         width = high - low
@@ -235,7 +184,7 @@ class Generator:
             raise NumberRangeError(
                 f"[random.uniform] low is {low}, high is {high}; expected finite numbers of {dtype}, low <= high."
             )
-        u = self._fill("uniform", shape, dtype, "uniform")
+        u = _core.random_fill(self, "uniform", shape, dtype)
         if width != 1.0:
             u = u * width
         if low == 0.0:  # u < 1 and one rounding: cannot reach high
@@ -263,7 +212,7 @@ class Generator:
         shape = _draw_shape(shape, (loc, scale), "normal")
         if isinstance(scale, float) and not scale >= 0.0:
             raise NumberRangeError(f"[random.normal] scale is {scale}, expected 0 or more.")
-        z = self._fill("normal", shape, dtype, "normal")
+        z = _core.random_fill(self, "normal", shape, dtype)
         loc, scale = (p.astype(dtype) if isinstance(p, Tensor) else p for p in (loc, scale))
         if isinstance(scale, Tensor) or scale != 1.0:
             z = scale * z
@@ -294,9 +243,7 @@ class Generator:
             raise NumberRangeError(f"[random.integers] no integer in {low} <= x < {high}. Give low < high.")
         if low < info.min or high - 1 > info.max:
             raise NumberRangeError(f"[random.integers] {low} .. {high - 1} does not fit in {name}.")
-        kind = "bits32" if high - low <= _SMALL_RANGE else "bits64"
-        words = self._fill(kind, shape, "int64", "integers").numpy()
-        return _core.from_numpy(np.asarray(_scaled_words(words, high - low, low, name)), True, "random.integers")
+        return _core.random_fill(self, "integers", shape, name, (high - low) % _WORD, low)
 
     def permutation(self, x: Any) -> Tensor:
         """The integers 0 .. x - 1 in random order; or a tensor's rows, along the first axis.
@@ -312,22 +259,15 @@ class Generator:
             x = x if isinstance(x, Tensor) else _creation.convert(x, "random.permutation")
             if not x.shape:
                 raise ShapeError("[random.permutation] a 0-d tensor has no rows to permute. Give an integer or rows.")
-            return _core.take(x, self._order(x.shape[0]), axis=0)
+            order = _core.random_fill(self, "permutation", x.shape[:1], "int64")
+            return _core.take(x, order, axis=0)
         try:
             n = operator.index(x)
         except TypeError:
             raise DTypeError(f"[random.permutation] expected an integer or a tensor, got {type(x).__name__}.") from None
         if n < 0:
             raise ShapeError(f"[random.permutation] {n} elements. Give 0 or more.")
-        return self._order(n)
-
-    def _order(self, n: int) -> Tensor:
-        """0 .. n - 1 in random order. Distinct keys: every sorting algorithm gives the same."""
-        words = self._fill("bits64", (n,), "int64", "permutation").numpy().view(np.uint64)
-        mask = (1 << max(n - 1, 0).bit_length()) - 1
-        keys = (words & np.uint64(_WORD - 1 - mask)) | np.arange(n, dtype=np.uint64)
-        keys.sort()
-        return _core.from_numpy((keys & np.uint64(mask)).view(np.int64), True, "random.permutation")
+        return _core.random_fill(self, "permutation", (n,), "int64")
 
     def bernoulli(self, p: Any = 0.5, shape: Any = None) -> Tensor:
         """Booleans that are true with probability p (to within 2**-32): a 32-bit word is below p * 2**32.
@@ -341,11 +281,11 @@ class Generator:
         p = _read_parameter(p, "p", "bernoulli")
         shape = _draw_shape(shape, (p,), "bernoulli")
         if isinstance(p, Tensor):
-            words = self._fill("bits32", shape, "int64", "bernoulli")
+            words = _core.random_fill(self, "bits32", shape, "int64")
             return words.astype("float64") < p.astype("float64") * 4294967296.0
         if not 0.0 <= p <= 1.0:
             raise NumberRangeError(f"[random.bernoulli] p is {p}, expected a probability in 0 .. 1.")
-        return self._fill("bits32", shape, "int64", "bernoulli") < math.ceil(p * 4294967296.0)
+        return _core.random_fill(self, "bits32", shape, "int64") < math.ceil(p * 4294967296.0)
 
 
 default_generator = Generator()

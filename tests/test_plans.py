@@ -4,6 +4,7 @@ Random programs are those of tapeflow/testing/programs.py. The calls are those t
 """
 
 import threading
+import tracemalloc
 import warnings
 import weakref
 
@@ -300,6 +301,47 @@ def test_draws_go_on_and_repeat_after_a_seed():
     assert any(not np.array_equal(host(first[0]), host(f)) for f in first[1:])
 
 
+@pytest.mark.parametrize("n", [6, 65_537, 2**40])
+def test_integers_and_permutations_are_eager(n):
+    g = tp.random.Generator(4)
+
+    def f(x):
+        return g.integers(-3, n, shape=(50,)), g.permutation(x), g.integers(9, dtype="uint8"), g.permutation(100)
+
+    x = tp.reshape(tp.arange(30), (10, 3))
+    plan = tp.freeze(f, x)
+    for _ in range(3):
+        state = g.state
+        want = f(x)
+        after = g.state
+        g.state = state
+        assert_all_same(plan(x), want)
+        assert g.state == after
+
+
+def test_plans_in_threads_share_a_generator():
+    g = tp.random.Generator(5)
+    plan = tp.freeze(lambda: tp.sum(tp.sin(g.normal(shape=(30_000,)))) * 0 + g.uniform(shape=(2,)))
+    got = []
+
+    def work():
+        for _ in range(100):
+            got.append(tuple(plan().tolist()))
+
+    threads = [threading.Thread(target=work) for _ in range(3)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert g.state == (5, 600)
+    other = tp.random.Generator(5)
+    want = []
+    for _ in range(300):
+        other.normal(shape=(1,))
+        want.append(tuple(other.uniform(shape=(2,)).tolist()))
+    assert sorted(got) == sorted(want)
+
+
 def test_a_seed_inside():
     def f(x):
         tp.random.manual_seed(9)
@@ -354,6 +396,59 @@ def test_run_into_and_bind():
     y.assign([1.0, 2.0, 3.0])
     bound()
     assert target["product"].tolist() == [10.0, 20.0, 30.0]
+
+
+def test_bound_arrays_of_any_layout():
+    plan = tp.freeze(lambda x: (x * 2, x + 1), tp.zeros((2, 3)))
+    x = np.arange(12, dtype=np.float32).reshape(2, 6)[:, ::2]
+    outs = np.zeros((3, 2), np.float32).T, np.zeros((4, 3), np.float32)[::-2]
+    bound = plan.bind(x, out=outs)
+    for k in range(3):
+        x[...] = k + np.arange(6).reshape(2, 3)
+        assert bound() is outs
+        assert np.array_equal(outs[0], 2 * x)
+        assert np.array_equal(outs[1], x + 1)
+
+
+def test_bound_results_go_to_tensors_whoever_else_holds_their_memory():
+    for size in (3, 5000):  # copied, and given away
+        plan = tp.freeze(lambda x: x + 1, tp.zeros(size))
+        x, out = tp.ones(size), tp.zeros(size)
+        view, array = out[:], out.numpy()
+        bound = plan.bind(x, out=out)
+        bound()
+        assert (out.tolist(), view.tolist(), array.tolist()) == ([2.0] * size, [0.0] * size, [0.0] * size)
+        x.assign(out)
+        kept = out.detach()
+        bound()
+        assert (out.tolist(), kept.tolist(), x.tolist()) == ([3.0] * size, [2.0] * size, [2.0] * size)
+        bound = plan.bind(out, out=out)  # an input is the output
+        bound(), bound()
+        assert out.tolist() == [5.0] * size
+
+
+def test_bound_bad_targets():
+    plan = tp.freeze(lambda x: x + 1, tp.zeros(3))
+    x = tp.zeros(3)
+    frozen = np.zeros(3, np.float32)
+    frozen.flags.writeable = False
+    for out, text in (
+        ([1.0], "holds? a float|has a float"),
+        (tp.zeros(4), r"float32\[4\] where the result is float32\[3\]"),
+        (np.zeros(3), "float64"),
+        (frozen, "read-only"),
+        ((tp.zeros(3), tp.zeros(3)), "2 leaves"),
+    ):
+        with pytest.raises(tp.PlanError, match=text):
+            plan.bind(x, out=out)
+    leaf = tp.tensor([1.0, 2.0, 3.0], requires_grad=True)
+    bound = plan.bind(x, out=leaf)
+    with pytest.raises(tp.TapeError, match="requires grad is written"):
+        bound()
+    assert leaf.tolist() == [1.0, 2.0, 3.0]
+    with tp.no_grad():
+        bound()
+    assert leaf.tolist() == [1.0, 1.0, 1.0]
 
 
 # ---- signatures, guards ----
@@ -671,6 +766,33 @@ def test_replay_asks_the_system_for_nothing():
     for _ in range(50):
         plan(X, LABELS, 0.1)
     assert _core.pool_info()["fresh_blocks"] == before
+
+
+def test_a_bound_run_allocates_nothing():
+    step, _, _ = make_step(8)
+    out = tp.zeros(())
+    bounds = [
+        tp.freeze(lambda a, b: a * b + 1, 0.0, 0.0).bind(np.float64(2.0), 3.0, out=np.zeros(())),
+        tp.freeze(tp.value_and_grad(lambda x: tp.sum(tp.tanh(x))), tp.zeros(9)).bind(
+            np.ones(9, np.float32), out=(tp.zeros(()), np.zeros(9, np.float32))
+        ),
+        tp.freeze(step, X, LABELS, 0.1).bind(X, LABELS, 0.1, out=out),
+    ]
+    for bound in bounds:
+        for _ in range(3):
+            bound()
+        blocks = _core.pool_info()["fresh_blocks"]
+        tracemalloc.start()
+        try:
+            bound()
+            before = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+            bound(), bound(), bound()
+            now, peak = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert _core.pool_info()["fresh_blocks"] == blocks
+        assert (now, peak) == (before, before)
 
 
 def test_plans_and_functions_die():

@@ -13,7 +13,7 @@ from scipy import special, stats
 
 import tapeflow as tp
 from tapeflow import _core
-from tapeflow.random import Generator, _scaled_words
+from tapeflow.random import Generator
 
 N = 100_000
 MASK = 0xFFFFFFFF
@@ -46,8 +46,14 @@ def words(element, seed, draw):
     return philox((block & MASK, block >> 32, draw & MASK, draw >> 32), (seed & MASK, seed >> 32))
 
 
+def fill(kind, n, dtype, seed, draw, *more):
+    g = Generator()
+    g.state = seed, draw
+    return host(_core.random_fill(g, kind, (n,), dtype, *more))
+
+
 def bits(kind, n, seed, draw):
-    return host(_core.random_fill(kind, (n,), "int64", seed, draw))
+    return fill(kind, n, "int64", seed, draw)
 
 
 @pytest.fixture(autouse=True)
@@ -90,16 +96,16 @@ def test_words_are_philox_of_seed_draw_and_element(seed, draw):
 
 def test_uniform_is_the_top_bits():
     w32, w64 = bits("bits32", N, 5, 6), bits("bits64", N, 5, 6).view(np.uint64)
-    got = host(_core.random_fill("uniform", (N,), "float32", 5, 6))
+    got = fill("uniform", N, "float32", 5, 6)
     np.testing.assert_array_equal(got, (w32 >> 8).astype(np.float32) * np.float32(2.0**-24))
-    got = host(_core.random_fill("uniform", (N,), "float64", 5, 6))
+    got = fill("uniform", N, "float64", 5, 6)
     np.testing.assert_array_equal(got, (w64 >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
 @pytest.mark.parametrize(("dtype", "bound"), [("float32", 2e-7), ("float64", 2e-13)])
 def test_normal_is_the_quantile_of_its_word(dtype, bound):
     n = 1_000_000 if dtype == "float32" else 300_000
-    z = host(_core.random_fill("normal", (n,), dtype, 8, 9)).astype(np.float64)
+    z = fill("normal", n, dtype, 8, 9).astype(np.float64)
     if dtype == "float32":
         w, top = bits("bits32", n, 8, 9).astype(np.uint64), np.uint64(2**32 - 1)
     else:
@@ -158,7 +164,7 @@ def test_integers_are_uniform_over_their_range(low, high):
 def test_integers_are_the_high_half_of_a_product(n):
     low = -(2**63) if n > 2**63 else -5
     w = bits("bits32" if n <= 65_536 else "bits64", 500, 1, 2)
-    got = _scaled_words(w, n, low, "int64")
+    got = fill("integers", 500, "int64", 1, 2, n % 2**64, low)
     width = 32 if n <= 65_536 else 64
     want = [((int(v) % 2**width) * n >> width) + low for v in w]
     assert got.tolist() == want
@@ -329,12 +335,9 @@ def test_threads_share_a_generator_without_losing_draws():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_child_process_draws_too():
-    from tapeflow import random
-
-    with random._lock:  # as if another thread of the parent were drawing
-        child = os.fork()
-        if child == 0:
-            os._exit(0 if Generator(1).integers(5).shape == () else 1)
+    child = os.fork()
+    if child == 0:
+        os._exit(0 if Generator(1).integers(5).shape == () else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

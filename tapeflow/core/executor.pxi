@@ -21,6 +21,7 @@ cdef enum:
     DO_COPY = 6
     DO_CALL = 7
     ARENA_ALIGN = 64
+    COPIED = 4096                # bytes up to which state and results are copied where they go, rather than given away
 
 cdef struct Slot_:
     int kind
@@ -44,6 +45,13 @@ cdef struct Instr:
     Value *stats                 # of a cross entropy, shared with its rule
 
 
+cdef struct Stretch:
+    PyObject *generator          # borrowed from Executable.keep
+    bint absolute                # its draws do not go on from those before: the plan sets seed and first draw
+    uint64_t seed, first         # in a run where it begins
+    uint64_t draws
+
+
 cdef class Executable:
     """Slots, instructions and an arena of one plan. Not for two runs at once: `busy` says that one is under way."""
     cdef Slot_ *slots
@@ -65,16 +73,18 @@ cdef class Executable:
     cdef int n_outside
     cdef int *outputs            # slots
     cdef int n_outputs
-    cdef bint changes            # whether a run changes anything outside
-    cdef list states             # (tensor, slot)
-    cdef list grads              # (tensor, slot or -1)
-    cdef list generators
+    cdef list states             # tensors that a run writes
+    cdef list grads              # tensors whose .grad a run writes
+    cdef list made               # in commit: what each of these is to be
+    cdef int *written            # slots of what they become; -1: an empty .grad
+    cdef Value **ready           # of states, .grad slots and what a caller wants written: what is given away
+    cdef Stretch *stretches
+    cdef int n_stretches
     cdef readonly bint busy
     cdef readonly int64_t runs
 
     def __cinit__(self):
         self.keep, self.tensors, self.states, self.grads = [], [], [], []
-        self.generators = []
 
     def __dealloc__(self):
         cdef int i
@@ -91,6 +101,9 @@ cdef class Executable:
         free(self.inputs)
         free(self.fresh)
         free(self.outputs)
+        free(self.written)
+        free(self.ready)
+        free(self.stretches)
         if self.arena != NULL:
             buffer_release(self.arena)
 
@@ -109,8 +122,12 @@ cdef class Executable:
         self.fresh = <int *>malloc((len(slots) + 1) * sizeof(int))
         self.outputs = <int *>malloc((len(outputs) + 1) * sizeof(int))
         self.loads = <int *>malloc((2 * len(loads) + 1) * sizeof(int))
+        self.written = <int *>malloc((len(states) + len(grads) + 1) * sizeof(int))
+        self.stretches = <Stretch *>malloc((len(generators) + 1) * sizeof(Stretch))
+        self.ready = <Value **>calloc(len(states) + len(grads) + len(outputs) + 1, sizeof(Value *))
         for made in (self.slots != NULL, self.instrs != NULL, self.moving != NULL, self.outside != NULL,
-                     self.inputs != NULL, self.fresh != NULL, self.outputs != NULL, self.loads != NULL):
+                     self.inputs != NULL, self.fresh != NULL, self.outputs != NULL, self.loads != NULL,
+                     self.written != NULL, self.ready != NULL, self.stretches != NULL):
             if not made:
                 raise MemoryError()
         for spec in slots:
@@ -128,8 +145,14 @@ cdef class Executable:
         for slot in outputs:
             self.outputs[self.n_outputs] = slot
             self.n_outputs += 1
-        self.states, self.grads, self.generators = list(states), list(grads), generators
-        self.changes = len(states) or len(grads) or len(generators)
+        for n, (t, slot) in enumerate([*states, *grads]):
+            self.written[n] = slot
+        self.states, self.grads = [t for t, _ in states], [t for t, _ in grads]
+        self.made = [None] * len(grads)
+        for generator, absolute, seed, first, draws in generators:
+            self.keep.append(generator)
+            self.stretches[self.n_stretches] = Stretch(<PyObject *>generator, absolute, seed, first, draws)
+            self.n_stretches += 1
 
     cdef int link_slot(self, spec) except -1:
         cdef Slot_ *s = &self.slots[self.n_slots]
@@ -234,52 +257,78 @@ cdef class Executable:
         s.v.data = s.held.data
         return 0
 
-    def run(self, args):
-        """Compute and commit; the list of the outputs, fresh tensors."""
-        cdef Tensor t
-        cdef int i, k
-        cdef Slot_ *s
-        cdef Value *v
+    cdef list run(self, args, list targets):
+        """Compute and commit; the list of the outputs as fresh tensors, or what targets hold from then on."""
+        cdef list results
         if self.busy:
             raise errors.PlanError("[plan] this executable is running already.")
         self.busy = True
         try:
-            for i in range(self.n_inputs):
-                t = args[i]
-                self.bind_value(self.inputs[i], t.v, "an argument")
-            for i in range(self.n_outside):
-                k = self.outside[i]
-                t = self.tensors[i]
-                if self.slots[k].kind == SLOT_GRAD:
-                    t = t._grad
-                    if t is None:
-                        self.slots[k].v.data = NULL
-                        continue
-                self.bind_value(k, t.v, "a captured tensor")
-            for i in range(self.n_fresh):
-                s = &self.slots[self.fresh[i]]
+            self.compute(args)
+            while not self.may_commit():
+                self.compute(args)
+            self.let_go()
+            results = self.commit(targets)
+            self.runs += 1
+            return results
+        finally:
+            self.let_go()
+            self.forget_fresh()
+            self.busy = False
+
+    cdef int compute(self, args) except -1:
+        cdef Tensor t
+        cdef int i, k
+        cdef Slot_ *s
+        cdef Value *v
+        for i in range(self.n_inputs):
+            t = args[i]
+            self.bind_value(self.inputs[i], t.v, "an argument")
+        for i in range(self.n_outside):
+            k = self.outside[i]
+            t = self.tensors[i]
+            if self.slots[k].kind == SLOT_GRAD:
+                t = t._grad
+                if t is None:
+                    self.slots[k].v.data = NULL
+                    continue
+            self.bind_value(k, t.v, "a captured tensor")
+        for i in range(self.n_stretches):
+            if not self.stretches[i].absolute:
+                self.stretches[i].seed = (<GeneratorState>self.stretches[i].generator).seed
+                self.stretches[i].first = (<GeneratorState>self.stretches[i].generator).draw
+        for i in range(self.n_fresh):
+            s = &self.slots[self.fresh[i]]
+            if s.v == s.held:
                 v = value_new(s.held.ndim, s.held.shape, s.held.dtype)
                 value_release(s.v)
                 s.v = v
-            for i in range(self.n_moving):
-                s = &self.slots[self.moving[i]]
-                if self.slots[s.index].v.data != NULL:
-                    s.v.data = self.slots[s.index].v.data + s.offset
-            for i in range(self.n_loads):
-                v = self.slots[self.loads[2 * i]].v
-                if v.data != NULL:
-                    memcpy(self.arena.data + 8 * <int64_t>self.loads[2 * i + 1], v.data, tpf_itemsize(v.dtype))
-            for i in range(self.n_instrs):
-                self.step(&self.instrs[i])
-            result = self.commit()
-            self.runs += 1
-            return result
-        finally:
-            self.let_go()
-            self.busy = False
+        for i in range(self.n_moving):
+            s = &self.slots[self.moving[i]]
+            if self.slots[s.index].v.data != NULL:
+                s.v.data = self.slots[s.index].v.data + s.offset
+        for i in range(self.n_loads):
+            v = self.slots[self.loads[2 * i]].v
+            if v.data != NULL:
+                memcpy(self.arena.data + 8 * <int64_t>self.loads[2 * i + 1], v.data, tpf_itemsize(v.dtype))
+        for i in range(self.n_instrs):
+            self.step(&self.instrs[i])
+        return 0
+
+    cdef int may_commit(self) noexcept:
+        """Another thread may have drawn from a generator meanwhile: then this run's draws were its."""
+        cdef int i
+        cdef Stretch *s
+        cdef GeneratorState g
+        for i in range(self.n_stretches):
+            s = &self.stretches[i]
+            g = <GeneratorState>s.generator
+            if not s.absolute and (g.seed != s.seed or g.draw != s.first):
+                return False
+        return True
 
     cdef void let_go(self) noexcept:
-        """Of what was read from outside, and of results that went, or will not be."""
+        """Of what was read from outside."""
         cdef Slot_ *s
         cdef int i
         for i in range(self.n_inputs):
@@ -290,10 +339,16 @@ cdef class Executable:
             s = &self.slots[self.outside[i]]
             value_release(s.held)
             s.held = NULL
+
+    cdef void forget_fresh(self) noexcept:
+        """Results that went, or will not be; small memory that stayed here serves the next run."""
+        cdef Slot_ *s
+        cdef int i
         for i in range(self.n_fresh):
             s = &self.slots[self.fresh[i]]
-            value_release(s.v)
-            s.v = value_share(s.held)
+            if s.v != s.held and not (value_is_mine(s.v) and s.v.buf.nbytes <= COPIED):
+                value_release(s.v)
+                s.v = value_share(s.held)
 
     cdef int step(self, Instr *i) except -1:
         cdef Value *ins[16]
@@ -349,16 +404,11 @@ cdef class Executable:
         return 0
 
     cdef int draw(self, Instr *i, Value *y) except -1:
-        """params: kind, stretch, place."""
-        cdef list g = self.generators[i.params[2]]
-        cdef uint64_t seed, first
-        if g[1]:
-            seed, first = g[2], g[3]
-        else:
-            seed, first = g[0].state
-        first += <uint64_t>i.params[3]
-        fill_random(<int>i.params[1], y, seed, first)
-        return 0
+        """params: kind, stretch, place, and of integers their range."""
+        cdef Stretch *s = &self.stretches[i.params[2]]
+        cdef bint ranged = i.params[0] > 3
+        return fill_random(<int>i.params[1], y, s.seed, s.first + <uint64_t>i.params[3],
+                           <uint64_t>i.params[4] if ranged else 0, i.params[5] if ranged else 0)
 
     cdef int guard(self, Instr *i) except -1:
         """extra: the bytes that were seen, or for a .grad (tensor, whether it was there); and the line."""
@@ -378,50 +428,93 @@ cdef class Executable:
                               f"and is {now} now. Freeze it for this case, or use tp.function, which keeps both.")
         return 0
 
-    cdef list commit(self):
+    cdef list commit(self, list targets):
         """Nothing here can fail but for want of memory, which is asked for first."""
-        cdef list results = []
-        cdef list updates = []
+        cdef list results = targets
+        cdef list made = self.made
         cdef Tensor t, g
+        cdef GeneratorState generator
         cdef int i
-        for i in range(self.n_outputs):
-            results.append(wrap(value_alias(self.slots[self.outputs[i]].v), NULL))
-        if not self.changes:
-            return results
-        for t, k in self.states:
-            updates.append((t, wrap(value_alias(self.slots[<int>k].v), NULL)))
-        slots = []
-        for t, k in self.grads:
-            slots.append((t, None if k < 0 else wrap(value_alias(self.slots[<int>k].v), NULL)))
-        totals = [None if stretch[1] else stretch[0].state for stretch in self.generators]
-        for t, g in updates:
-            replace_value(t, g)
-        for t, value in slots:
-            g = t._grad
-            if value is None or g is None or (g.node != NULL and g.node.flags & E_LEAF):
-                t._grad = value
+        cdef int n_states = len(self.states)
+        cdef int n = n_states + len(self.grads)
+        cdef Value **ready = self.ready
+        try:
+            if targets is None:
+                results = []
+                for i in range(self.n_outputs):
+                    results.append(wrap(value_alias(self.slots[self.outputs[i]].v), NULL))
             else:
-                replace_value(g, value)
-        for generator, before in zip(self.generators, totals):
-            if generator[1]:
-                generator[0].state = (generator[2], (generator[3] + generator[4]) % (1 << 64))
-            elif generator[4]:
-                generator[0].state = (before[0], (before[1] + generator[4]) % (1 << 64))
+                for i in range(self.n_outputs):
+                    t = targets[i]
+                    ready[n + i] = handed_over(t, self.slots[self.outputs[i]].v)
+            for i in range(n_states):
+                t = self.states[i]
+                ready[i] = handed_over(t, self.slots[self.written[i]].v)
+            for i in range(n_states, n):
+                g = (<Tensor>self.grads[i - n_states])._grad
+                if self.written[i] < 0:
+                    made[i - n_states] = None
+                elif g is None or (g.node != NULL and g.node.flags & E_LEAF):
+                    made[i - n_states] = wrap(value_alias(self.slots[self.written[i]].v), NULL)
+                else:
+                    made[i - n_states] = g
+                    ready[i] = handed_over(g, self.slots[self.written[i]].v)
+        except:
+            for i in range(n + self.n_outputs):
+                value_release(ready[i])
+                ready[i] = NULL
+            for i in range(n - n_states):
+                made[i] = None
+            raise
+        for i in range(n_states):
+            give(self.states[i], self.slots[self.written[i]].v, &ready[i])
+        for i in range(n_states, n):
+            t = self.grads[i - n_states]
+            g = made[i - n_states]
+            if g is not None and g is t._grad:
+                give(g, self.slots[self.written[i]].v, &ready[i])
+            t._grad = g
+            made[i - n_states] = None
+        for i in range(self.n_stretches):
+            generator = <GeneratorState>self.stretches[i].generator
+            generator.seed = self.stretches[i].seed
+            generator.draw = self.stretches[i].first + self.stretches[i].draws
+        if targets is not None:
+            for i in range(self.n_outputs):
+                give(targets[i], self.slots[self.outputs[i]].v, &ready[n + i])
         return results
 
 
-cdef int replace_value(Tensor t, Tensor r) except -1:
-    """t holds r's value; its place on the tape stays when it is a leaf and goes otherwise."""
-    cdef Value *v = t.v
-    cdef Entry *e = t.node
-    if e != NULL and not e.flags & E_LEAF:
+cdef inline Value *handed_over(Tensor t, Value *v) except? NULL:
+    """What t is to hold in place of v's copy in its own memory; NULL: copy v there."""
+    if t.v.buf.foreign or (value_is_mine(t.v) and t.v.buf.nbytes <= COPIED):
+        return NULL
+    return value_alias(v)
+
+
+cdef void give(Tensor t, Value *v, Value **ready) noexcept:
+    """t holds what v does; its place on the tape stays when it is a leaf and goes otherwise."""
+    cdef Value *old = t.v
+    if t.node != NULL and not t.node.flags & E_LEAF:
         leave(t)
-    t.v = value_alias(r.v)
+    if ready[0] == NULL:
+        copy_into(old, v)
+        return
+    t.v = ready[0]
     t.v.tensor = <PyObject *>t
-    if v.tensor == <PyObject *>t:
-        v.tensor = NULL
-    value_release(v)
-    return 0
+    ready[0] = NULL
+    if old.tensor == <PyObject *>t:
+        old.tensor = NULL
+    value_release(old)
+
+
+cdef void copy_into(Value *to, Value *v) noexcept:
+    """The elements of v, packed, into memory of the same shape and dtype, strided where it is another library's."""
+    cdef int itemsize = tpf_itemsize(v.dtype)
+    if to.contiguous:
+        memcpy(to.data, v.data, v.size * itemsize)
+    else:
+        tpf_copy(to.data, to.strides, v.data, v.strides, itemsize, v.ndim, v.shape)
 
 
 class GuardFailed(errors.PlanError):
@@ -523,32 +616,57 @@ cdef class Runner:
     cdef int n_inputs
     cdef int plain               # 1: tensors in order, one tensor as result; 2: tensors in order; 0: neither
 
-    cdef list replay(self, object inputs):
-        """The outputs of a run, which has an arena of its own."""
+    cdef list replay(self, object inputs, list targets):
+        """The outputs of a run, which has an arena of its own; written into targets where there are some."""
         cdef Executable executable
         cdef list idle = self.idle
         executable = idle.pop() if len(idle) else self._link()
         try:
-            return executable.run(inputs)
+            return executable.run(inputs, targets)
         finally:
             idle.append(executable)
 
     def __call__(self, *args, **kwargs):
         """The result for these arguments, in fresh tensors."""
-        cdef list outputs
         if self.plain and len(args) == self.n_inputs and not kwargs:
             for x in args:
                 if type(x) is not Tensor:
                     break
             else:
-                outputs = self.replay(args)
-                return outputs[0] if self.plain == 1 else self._result(outputs)
-        return self._result(self.replay(self._bound(args, kwargs)))
+                return self.arranged(self.replay(args, None))
+        return self._result(self.replay(self._bound(args, kwargs), None))
 
     def _prepare(self, executable, int n_inputs, int plain):
         """The first executable, and which arguments need no other look."""
         self.idle, self.n_inputs, self.plain = [executable], n_inputs, plain
 
-    def _replay(self, inputs):
-        """The outputs of a run, a list."""
-        return self.replay(inputs)
+    cdef object arranged(self, list outputs):
+        return outputs[0] if self.plain == 1 else self._result(outputs)
+
+
+cdef class Bound:
+    """A plan with its arguments and the places of its results, looked at once: what `Plan.bind` makes."""
+    cdef Runner plan
+    cdef list inputs
+    cdef list targets            # tensors; of an array a tensor over its memory
+    cdef object out
+
+    def __init__(self, Runner plan not None, list inputs not None, list targets, out):
+        self.plan, self.inputs, self.targets, self.out = plan, inputs, targets, out
+
+    def __call__(self):
+        """Replay; the results in fresh tensors, or what `out` was."""
+        cdef Tensor t
+        if self.targets is None:
+            return self.plan.arranged(self.plan.replay(self.inputs, None))
+        for t in self.targets:
+            check_write(t, "plan")
+        if thread_state().flags & T_TAPE:
+            for t, y in zip(self.targets, self.plan.replay(self.inputs, None)):
+                if t.v.buf.foreign:
+                    raise errors.PlanError("[plan] a recording is under way, which cannot write to an array of another "
+                                           "library. Give tensors as out.")
+                t.assign(y)
+        else:
+            self.plan.replay(self.inputs, self.targets)
+        return self.out

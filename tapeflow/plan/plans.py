@@ -86,24 +86,47 @@ class Plan(_core.Runner):
         return as_input(x)
 
     def run(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """Replay and write the results into tensors of yours: out, in the structure of the result."""
-        if out is None:
-            return self(*args, **kwargs)
-        results = flatten(self(*args, **kwargs))[0]
-        targets = flatten(out)[0]
-        if len(results) != len(targets):
-            raise PlanError(f"[plan.run] out has {len(targets)} leaves, and the plan has {len(results)} results.")
-        for target, result in zip(targets, results, strict=True):
-            if not isinstance(target, Tensor) or not isinstance(result, Tensor):
-                raise PlanError("[plan.run] out must hold tensors, one for each result.")
-            if target.shape != result.shape or target.dtype != result.dtype:
+        """Replay and write the results into tensors or arrays of yours: out, in the structure of the result."""
+        return self.bind(*args, out=out, **kwargs)()
+
+    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> Callable[[], Any]:
+        """A function without arguments that replays with these.
+
+        Arrays are read, and arrays in out are written, in place at each call; tensors are read by their value at the
+        time. The call returns out, or fresh results where there is none.
+
+        >>> plan = tp.freeze(lambda x: x + 1, tp.zeros(()))
+        >>> x, y = np.array(1.0, np.float32), np.array(0.0, np.float32)
+        >>> bound = plan.bind(x, out=y)
+        >>> x[...] = 41.0
+        >>> float(bound())
+        42.0
+        """
+        inputs = self._bound(args, kwargs)
+        return _core.Bound(self, inputs, None if out is None else self._targets(out), out)
+
+    def _targets(self, out: Any) -> list[Tensor]:
+        """The leaves of out, checked; an array as a tensor over its memory."""
+        ir = self._ir
+        leaves = flatten(out)[0]
+        if len(leaves) != len(ir.outputs):
+            raise PlanError(f"[plan] out has {len(leaves)} leaves, and the plan has {len(ir.outputs)} results.")
+        targets = []
+        for x, k in zip(leaves, ir.outputs, strict=True):
+            result = ir.values[k]
+            if not isinstance(x, (Tensor, np.ndarray)):
+                raise PlanError(f"[plan] out has a {type(x).__name__}. It must hold tensors or arrays, one a result.")
+            if x.shape != result.shape or str(x.dtype) != DTYPES[result.dtype]:
                 raise PlanError(
-                    f"[plan.run] out has a tensor {target.dtype}{list(target.shape)} where the result is "
-                    f"{result.dtype}{list(result.shape)}."
+                    f"[plan] out has a {type(x).__name__} {x.dtype}{list(x.shape)} where the result is "
+                    f"{DTYPES[result.dtype]}{list(result.shape)}."
                 )
-        for target, result in zip(targets, results, strict=True):
-            target.assign(result)
-        return out
+            if isinstance(x, np.ndarray):
+                if not x.flags.writeable:
+                    raise PlanError("[plan] out has an array that is read-only.")
+                x = _core.asarray(x, copy=False)
+            targets.append(x)
+        return targets
 
     # ---- facts
 
@@ -213,27 +236,6 @@ class Plan(_core.Runner):
 
     def __repr__(self) -> str:
         return f"<Plan {self.name}: {len(self._ir.instrs)} instructions, {self.nbytes:,} bytes>"
-
-    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> Callable[[], Any]:
-        """A function without arguments that replays with these: arrays are read, and arrays in out are written, in
-        place at each call; tensors by their value at the time."""
-        inputs = self._bound(args, kwargs)
-        targets = None if out is None else flatten(out)[0]
-        if targets is not None and len(targets) != len(self._ir.outputs):
-            raise PlanError(f"[plan.bind] out has {len(targets)} leaves, the plan {len(self._ir.outputs)} results.")
-
-        def bound() -> Any:
-            outputs = self._replay(inputs)
-            if targets is None:
-                return self._result(outputs)
-            for target, result in zip(targets, outputs, strict=True):
-                if isinstance(target, Tensor):
-                    target.assign(result)
-                else:
-                    np.copyto(target, result.numpy(), casting="no")
-            return out
-
-        return bound
 
 
 def _flat_positions(r: Recording | None) -> int:
