@@ -143,7 +143,15 @@ class _Element:
             family, forms, arguments = self.forms
             parts += [self._define(f"_{form}", _in_form(self.tree, form)) for form in forms if not self.primitive]
             parts += [self._define(f"_not_{form}", Call(f"{family}_not_{form}", arguments)) for form in forms]
+            if forms == _NEAR:
+                parts.append(self._full())
         return "\n".join(parts[self.primitive :])
+
+    def _full(self) -> str:
+        """The general form as a function of its own: inlined beside the near one, both would be computed."""
+        inputs = ", ".join(f"{ctype} {name}" for name, ctype in self.inputs.items())
+        head = f"TPF_NOINLINE {self.result} tpf_{self.name}_full_{self.dtype}({inputs})"
+        return f"{head} {{ return {self.one('', tuple(self.inputs))}; }}\n"
 
     @property
     def primitive(self) -> bool:
@@ -159,14 +167,21 @@ class _Element:
         lines = [f"    const {ctype} *{name} = (const {ctype} *){name}_;" for name, ctype in self.inputs.items()]
         return lines + [f"    (void){name}_;" for name in SAVE_BITS if name not in self.inputs]
 
+    def one(self, suffix: str, operands: tuple[str, ...]) -> str:
+        return f"tpf_{self.name}{suffix}_{self.dtype}({', '.join(operands)})"
+
     def call(self, index: str, suffix: str = "") -> str:
-        return f"tpf_{self.name}{suffix}_{self.dtype}({', '.join(f'{name}[{index}]' for name in self.inputs)})"
+        return self.one(suffix, tuple(f"{name}[{index}]" for name in self.inputs))
+
+    def alone(self, operands: tuple[str, ...]) -> str:
+        """The value for one element: by the near form where it may be."""
+        if self.forms is None or self.forms[1] != _NEAR:
+            return self.one("", operands)
+        test = f"{self.one('_not_near', operands)} < TPF_SIGN_{self.dtype.upper()}"
+        return f"{test} ? {self.one('_near', operands)} : {self.one('_full', operands)}"
 
     def at_0(self) -> str:
-        if self.forms is None or self.forms[1] != _NEAR:
-            return self.call("0")
-        test = f"{self.call('0', '_not_near')} < TPF_SIGN_{self.dtype.upper()}"
-        return f"{test} ? {self.call('0', '_near')} : {self.call('0')}"
+        return self.alone(tuple(f"{name}[0]" for name in self.inputs))
 
     def loop(self, target: str) -> list[str]:
         """`target` followed by the value, for each i."""
@@ -367,7 +382,7 @@ def scalar_h() -> str:
                  for key, ctype in element.inputs.items()]  # fmt: skip
         three = entry.nin == 3
         body = ["more = (const tpf_scalar_more *)(code + 1);"] if three else []
-        body += [f"TPF_CELL({element.result}, code->y) = tpf_{name}_{dtype}({', '.join(cells)});"]
+        body += [f"TPF_CELL({element.result}, code->y) = {element.alone(tuple(cells))};"]
         cases.append((number, f"{name}_{dtype}", body + (["code++;"] if three else [])))
     text = "".join(
         f"    TPF_CASE({number}, {name})\n" + "".join(f"        {line}\n" for line in [*body, "TPF_NEXT;"])

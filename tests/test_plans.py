@@ -718,31 +718,72 @@ def test_what_lives_at_once_does_not_overlap(program):
 
 
 def check_layout(plan):
-    """Ranges of the arena of values whose lives overlap are apart and aligned: worked out anew from the nodes."""
-    values, layout = plan._ir.values, plan._layout
-    made, last = {}, {}
+    """Ranges of the arena of values whose lives overlap are apart and aligned: worked out anew from the nodes.
+
+    Within a group of elementwise steps time goes by step, for values that are read and written position by position.
+    """
+    values, layout, views = plan._ir.values, plan._layout, plan._views
+    made, last, inner = {}, {}, {}
     for at, node in enumerate(plan._nodes):
-        for instr in node.instrs:
+        for i, instr in enumerate(node.instrs):
             if instr.op >= 0:
                 made[instr.out] = at
+                inner[instr.out, "made"] = 2 * i + 1
             for k in instr.ins:
-                base = plan._views[k].base if k in plan._views else k
+                base = views[k].base if k in views else k
                 last[base] = max(at, last.get(base, 0))
+                by_position = node.kind == schedule.DO_GROUP and k == base and values[k].shape == node.shape
+                inner[base, at] = max(inner.get((base, at), 0), 2 * i if by_position else 2**30)
     for k, copy in layout.copies:
-        last[plan._views[k].base if k in plan._views else k] = len(plan._nodes)
+        last[views[k].base if k in views else k] = len(plan._nodes)
         assert copy in layout.fresh
     ranges = []
     for k, offset in layout.offsets.items():
         assert offset % 64 == 0 and offset + values[k].nbytes <= layout.arena_bytes
-        ranges.append((made[k], last.get(k, made[k]), offset, offset + max(values[k].nbytes, 1)))
+        ranges.append((made[k], last.get(k, made[k]), offset, offset + max(values[k].nbytes, 1), k))
     for k, cell in layout.cells.items():
         if k in made:
-            ranges.append((made[k], made[k], 8 * cell, 8 * cell + 8))
+            ranges.append((made[k], made[k], 8 * cell, 8 * cell + 8, k))
     for i, a in enumerate(ranges):
         for b in ranges[:i]:
             lives = a[0] <= b[1] and b[0] <= a[1]
             if a[1] > a[0] or b[1] > b[0]:  # cells of one program of 0-d values are reused within it
-                assert not lives or a[3] <= b[2] or b[3] <= a[2], (a, b)
+                apart = a[3] <= b[2] or b[3] <= a[2]
+                assert not lives or apart or in_place(inner, *((a, b) if a[0] < b[0] else (b, a))), (a, b)
+
+
+def in_place(inner, x, y):
+    """Is y made over x by a step, position by position, after the last step that reads x?"""
+    return x[1] == y[0] and x[2:4] == y[2:4] and inner[x[4], x[1]] < inner[y[4], "made"]
+
+
+def test_a_group_writes_over_an_operand_that_ends_there():
+    x = tp.random.Generator(3).normal(shape=(1000,))
+
+    def f(x):
+        y = tp.cumulative_sum(x)
+        for _ in range(4):
+            y = tp.cumulative_sum(tp.sin(y) * y)
+        return y
+
+    plan = tp.freeze(f, x)
+    assert plan.nbytes <= 2 * 4032 + x.nbytes
+    check_layout(plan)
+    assert_same(plan(x), f(x))
+    for g in (
+        lambda y: [tp.sin(y) + y[::-1]],  # read at other positions
+        lambda y: [tp.sin(y) * y[5]],
+        lambda y: [tp.sin(y), y * 2],  # a later step reads it
+        lambda y: [tp.sin(y).astype("float64") + y],
+        lambda y: [tp.reshape(tp.cos(y), (10, 100)) + tp.reshape(y, (10, 100))],
+    ):
+
+        def h(x, g=g):
+            return [tp.cumulative_sum(y, axis=0) for y in g(tp.cumulative_sum(x))]
+
+        plan = tp.freeze(h, x)
+        check_layout(plan)
+        assert_all_same(plan(x), h(x))
 
 
 def test_memory_is_reused():

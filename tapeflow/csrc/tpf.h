@@ -19,10 +19,12 @@ enum { TPF_BOOL, TPF_UINT8, TPF_INT32, TPF_INT64, TPF_FLOAT32, TPF_FLOAT64, TPF_
 #if defined(_MSC_VER)
 #define TPF_THREAD_LOCAL __declspec(thread)
 #define TPF_INLINE static __forceinline
+#define TPF_NOINLINE static __declspec(noinline)
 #define TPF_IVDEP __pragma(loop(ivdep))
 #else
 #define TPF_THREAD_LOCAL __thread
 #define TPF_INLINE static inline __attribute__((always_inline))
+#define TPF_NOINLINE static __attribute__((noinline))
 #define TPF_IVDEP _Pragma("GCC ivdep")
 #endif
 

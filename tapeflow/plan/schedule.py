@@ -5,12 +5,15 @@ or one op by itself. `place` gives every value storage: a view of another one, f
 cell of eight bytes (0-d), or a range of the arena that nobody else uses while the value lives. `link` writes both down
 for _core.Executable.
 
-A group is kept open while elementwise ops of its shape arrive, and is closed when something else reads what it makes.
-So whatever an open group reads is made already, and no open group reads from another.
+A group is kept open while elementwise ops of its shape arrive. What else reads what it makes (a sum, a product) waits
+until an elementwise op reads its result: then the group is closed, and what waits runs in its order. So a gradient
+joins the group of the value, past the sum between them; whatever an open group reads is made already, and no open group
+reads from another.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -57,6 +60,7 @@ class Node:
     kind: int
     shape: tuple[int, ...] | None
     instrs: list[Instr] = field(default_factory=list)
+    waits: bool = False
 
 
 class View(NamedTuple):
@@ -83,6 +87,8 @@ def schedule(ir: IR, fuse: bool = True) -> tuple[list[Node], dict[int, View]]:
     nodes: list[Node] = []
     open_groups: dict[tuple[int, ...], Node] = {}
     group_of: dict[int, Node] = {}  # a value made in an open group, or a view of one
+    waiting: deque[Node] = deque()
+    waited_for: dict[int, Node] = {}  # a value that such a node makes, or a view of one
     views: dict[int, View] = {}
 
     def is_open(node: Node) -> bool:
@@ -95,11 +101,25 @@ def schedule(ir: IR, fuse: bool = True) -> tuple[list[Node], dict[int, View]]:
         for instr in node.instrs:
             group_of.pop(instr.out, None)
 
+    def release(until: Node | None) -> None:
+        """Let nodes run that wait, in their order, up to this one; first the groups that they read."""
+        while waiting:
+            node = waiting.popleft()
+            node.waits = False
+            for k in node.instrs[0].ins:
+                if k in group_of and is_open(group_of[k]):
+                    close(group_of[k])
+            nodes.append(node)
+            if node is until:
+                break
+
     for instr in ir.instrs:
         op = instr.op
         if 0 <= op < N_ELEMENTWISE or (op == ASTYPE and fuse):
             shape = values[instr.out].shape
             for k in instr.ins:
+                if k in waited_for and waited_for[k].waits:
+                    release(waited_for[k])
                 node = group_of.get(k)
                 if node is not None and is_open(node) and (node.shape != shape or k in views):
                     close(node)
@@ -115,15 +135,23 @@ def schedule(ir: IR, fuse: bool = True) -> tuple[list[Node], dict[int, View]]:
             view = _view(ir, instr, views)
             if view is not None:
                 views[instr.out] = view
-                node = group_of.get(view.base)
-                if node is not None:
-                    group_of[instr.out] = node
+                if view.base in group_of:
+                    group_of[instr.out] = group_of[view.base]
+                elif view.base in waited_for:
+                    waited_for[instr.out] = waited_for[view.base]
                 continue
-        for k in instr.ins:
-            node = group_of.get(k)
-            if node is not None and is_open(node):
-                close(node)
-        nodes.append(Node(_kind(op), None, [instr]))
+        node = Node(_kind(op), None, [instr])
+        if any(
+            (k in waited_for and waited_for[k].waits) or (k in group_of and is_open(group_of[k])) for k in instr.ins
+        ):
+            node.waits = True
+            waiting.append(node)
+            waited_for[instr.out] = node
+            if op < 0:  # what a guard protects comes after it
+                release(node)
+        else:
+            nodes.append(node)
+    release(None)
     for node in list(open_groups.values()):
         close(node)
     return nodes, views
@@ -285,10 +313,49 @@ def place(ir: IR, nodes: list[Node], views: dict[int, View], reuse: bool = True)
             last[root(k)] = len(nodes)
     inside = {k for k, node in maker.items() if node.kind == DO_GROUP and k not in read_outside}
     _place_cells(ir, nodes, views, layout, made, last)
-    _place_arrays(
-        ir, layout, {k: at for k, at in made.items() if k not in inside and k not in layout.cells}, last, reuse
-    )
+    made = {k: at for k, at in made.items() if k not in inside and k not in layout.cells}
+    _place_arrays(ir, layout, made, last, _taken_over(ir, nodes, views, made, last) if reuse else None)
     return layout
+
+
+def _taken_over(
+    ir: IR, nodes: list[Node], views: dict[int, View], made: dict[int, int], last: dict[int, int]
+) -> dict[int, int]:
+    """Results of groups that may be written over an operand: value -> operand.
+
+    A step of a group writes the positions that it has read; so the operand must be as large, element by element, read
+    by no later step and nobody else, and not through a view.
+    """
+    values = ir.values
+    taken: dict[int, int] = {}
+    for at, node in enumerate(nodes):
+        if node.kind != DO_GROUP:
+            continue
+        read: dict[int, int] = {}
+        packed: set[int] = set()
+        for i, instr in enumerate(node.instrs):
+            for k in instr.ins:
+                read[k] = i
+                if k in views:
+                    packed.add(views[k].base)
+        for i, instr in enumerate(node.instrs):
+            y = instr.out
+            if y not in made:
+                continue
+            for k in instr.ins:
+                x = values[k]
+                if (
+                    read[k] == i
+                    and made.get(k, at) < at
+                    and last[k] == at
+                    and k not in packed
+                    and x.shape == node.shape
+                    and x.nbytes == values[y].nbytes
+                ):
+                    taken[y] = k
+                    read[k] = -1
+                    break
+    return taken
 
 
 def _place_cells(
@@ -337,37 +404,45 @@ def _place_cells(
     layout.arena_bytes = 8 * count
 
 
-def _place_arrays(ir: IR, layout: Layout, made: dict[int, int], last: dict[int, int], reuse: bool) -> None:
-    """Ranges of the arena, first fit, so that values that live at the same time do not overlap."""
+def _place_arrays(
+    ir: IR, layout: Layout, made: dict[int, int], last: dict[int, int], taken_over: dict[int, int] | None
+) -> None:
+    """Ranges of the arena, first fit, so that values that live at the same time are apart; None: no range twice."""
     values = ir.values
     base = -(-layout.arena_bytes // _ALIGN) * _ALIGN
     top = base
     holes: list[tuple[int, int]] = []  # (offset, bytes), by offset
-    ending: dict[int, list[tuple[int, int]]] = {}
+    ending: dict[int, list[int]] = {}  # node -> values that it is the last to read
+    size_of: dict[int, int] = {}
     now = 0
     for k, at in sorted(made.items(), key=lambda item: item[1]):
         if k in layout.fresh:
             continue
-        if reuse:
-            while now < at:
-                for hole in ending.pop(now, ()):
-                    _give_back(holes, hole)
-                now += 1
+        while taken_over is not None and now < at:
+            for gone in ending.pop(now, ()):
+                _give_back(holes, (layout.offsets[gone], size_of[gone]))
+            now += 1
         size = max(-(-values[k].nbytes // _ALIGN) * _ALIGN, _ALIGN)
-        for i, (offset, nbytes) in enumerate(holes):
-            if nbytes >= size:
-                if nbytes == size:
-                    del holes[i]
-                else:
-                    holes[i] = (offset + size, nbytes - size)
-                break
+        operand = taken_over.get(k) if taken_over is not None else None
+        if operand in layout.offsets:
+            offset = layout.offsets[operand]
+            ending[at].remove(operand)
         else:
-            offset = top
-            top += size
+            for i, (offset, nbytes) in enumerate(holes):
+                if nbytes >= size:
+                    if nbytes == size:
+                        del holes[i]
+                    else:
+                        holes[i] = (offset + size, nbytes - size)
+                    break
+            else:
+                offset = top
+                top += size
         layout.offsets[k] = offset
+        size_of[k] = size
         end = last.get(k, at)
         layout.lifetimes[k] = (at, end)
-        ending.setdefault(end, []).append((offset, size))
+        ending.setdefault(end, []).append(k)
     layout.arena_bytes = top
 
 
