@@ -85,7 +85,7 @@ def documented():
     owners = {"tp": tp, "tp.random": tp.random, "tp.Tensor": tp.Tensor, "tp.Tape": tp.Tape}
     owners["tp.random.Generator"] = tp.random.Generator
     owners |= {"tp.nn": tp.nn, "tp.nn.init": tp.nn.init, "tp.optim": tp.optim}
-    owners |= {"tp.nn.Module": tp.nn.Module, "tp.optim.Optimizer": tp.optim.Optimizer}
+    owners |= {"tp.nn.Module": tp.nn.Module, "tp.optim.Optimizer": tp.optim.Optimizer, "tp.Plan": tp.Plan}
     found = dict(owners)
     for prefix, owner in owners.items():
         for name, value in vars(owner).items():

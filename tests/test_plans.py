@@ -926,12 +926,11 @@ def test_damage_is_a_plan_error(tmp_path):
         tp.freeze(lambda x: tp.dropout(x, 0.5), tp.ones(2)).save(path)
 
 
-def test_explain_and_pictures():
+def test_explain():
     step, _, _ = make_step(4)
     plan = tp.freeze(step, X, LABELS, 0.1)
     text = plan.explain()
     assert "5 tensors" in text and "1 draws" in text and "captured" in text
-    assert plan.to_dot().startswith("digraph") and "matmul" in plan.to_dot()
     assert plan.flops > 0 and plan.nbytes > 0 and "Plan step" in repr(plan)
     assert plan._ir.counts[0][0] == "recorded"
     with pytest.raises(tp.PlanError, match="unknown pass"):

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core
+from tapeflow import _core, _creation
 from tapeflow._core import Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
-from tapeflow.plan.ir import CONST, DTYPES, GRAD, INPUT, IR, MADE, TENSOR, name_of
+from tapeflow.plan.ir import CONST, DTYPES, INPUT, IR, MADE, TENSOR, name_of
 from tapeflow.plan.record import Recording, as_input, build, record
 from tapeflow.transforms import flatten, unflatten
 
@@ -95,6 +95,7 @@ class Plan(_core.Runner):
         Arrays are read, and arrays in out are written, in place at each call; tensors are read by their value at the
         time. The call returns out, or fresh results where there is none.
 
+        >>> import numpy as np
         >>> plan = tp.freeze(lambda x: x + 1, tp.zeros(()))
         >>> x, y = np.array(1.0, np.float32), np.array(0.0, np.float32)
         >>> bound = plan.bind(x, out=y)
@@ -196,32 +197,46 @@ class Plan(_core.Runner):
             lines.append(f"  guard: Python looked at a value in {file}:{number}")
         return "\n".join(lines)
 
-    def to_dot(self) -> str:
-        """The program as a graph in the language of Graphviz; what runs as one step stands in one box."""
-        ir = self._ir
-        lines = ["digraph plan {", "  rankdir=TB; node [shape=box, fontname=monospace, fontsize=10];"]
-        shown: set[int] = set()
-        for n, node in enumerate(self._nodes):
-            if len(node.instrs) > 1:
-                lines.append(f"  subgraph cluster{n} {{ style=rounded; color=gray;")
-            for instr in node.instrs:
-                number = instr.out if instr.op >= 0 else f"g{n}"
-                lines.append(f'  v{number} [label="{name_of(instr.op)}"];')
-                shown.add(instr.out)
-            if len(node.instrs) > 1:
-                lines.append("  }")
-        for k in self._views:
-            shown.add(k)
-            lines.append(f'  v{k} [label="view", style=dotted];')
-        kinds = {INPUT: "input", TENSOR: "tensor", GRAD: "grad", CONST: "const"}
-        for instr in ir.instrs:
-            for k in instr.ins:
-                if k not in shown:
-                    shown.add(k)
-                    lines.append(f'  v{k} [label="{kinds.get(ir.values[k].kind, "?")} %{k}", shape=ellipse];')
-                if instr.op >= 0:
-                    lines.append(f"  v{k} -> v{instr.out};")
-        return "\n".join([*lines, "}"])
+    def to_dot(self, path: str | os.PathLike[str] | None = None) -> str:
+        """The program as a graph in the language of Graphviz; what runs as one step stands in one frame.
+
+        Parameters
+        ----------
+        path : str or path, optional
+            Write it there, too: as text where it ends in .dot or .gv; as a picture, drawn by Graphviz's program `dot`,
+            where it ends in .svg, .png or .pdf.
+
+        Raises
+        ------
+        PlanError
+            The file ends in something else, or a picture is asked for and Graphviz is not installed.
+
+        >>> tp.freeze(lambda x: tp.exp(x), tp.zeros(3)).to_dot().splitlines()[0]
+        'digraph plan {'
+        """
+        from tapeflow.plan import drawing
+
+        text = drawing.to_dot(self._ir, self._nodes)
+        if path is not None:
+            drawing.write(text, path)
+        return text
+
+    def _repr_svg_(self) -> str | None:
+        """The picture that a notebook shows; None, and the notebook shows repr, where Graphviz is not installed."""
+        from tapeflow.plan import drawing
+
+        picture = drawing.render(drawing.to_dot(self._ir, self._nodes), "svg")
+        return None if picture is None else picture.decode()
+
+    def to(self, device: Any) -> Plan:
+        """The plan on a device; there is "cpu" so far, where it is.
+
+        >>> plan = tp.freeze(lambda x: x + 1, tp.zeros(3))
+        >>> plan.to("cpu") is plan
+        True
+        """
+        _creation.check_device(device, "plan.to")
+        return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan, its constants and the present values of captured tensors to a file for tp.load_plan."""
