@@ -6,15 +6,17 @@ The data are the 1,797 real digits of 8 x 8 pixels that scikit-learn ships. A qu
 Below, `network` and `train` are the whole of the learning; the rest shows the result.
 """
 
+import shutil
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import tapeflow as tp
-from tapeflow import nn, optim
+from tapeflow import _core, nn, optim
 
 SIZES = (64, 128, 64, 10)  # pixels, two hidden layers, classes
 EPOCHS, BATCH, RATE = 25, 32, 3e-3
@@ -44,34 +46,56 @@ def network(rng: tp.random.Generator) -> nn.Sequential:
     return model[:-1]
 
 
+@dataclass
+class Run:
+    """What a training leaves: of each step the loss and how long it took; the memory and the plan behind it."""
+
+    model: nn.Sequential
+    losses: list[float]
+    seconds: list[float]
+    peak: int  # bytes of tapeflow's memory, at the most, beyond data, parameters and the state of Adam
+    plan: tp.Plan | None
+
+
 def train(
     x_train: Array,
     y_train: Array,
     epochs: int = EPOCHS,
     seed: int = 0,
+    frozen: bool = False,
     progress: Callable[[range], Iterable[int]] = lambda steps: steps,
-) -> tuple[nn.Sequential, list[float]]:
-    """Train on NumPy arrays; return the model and the loss of each step. `progress` may wrap the steps."""
+) -> Run:
+    """Train on NumPy arrays; frozen: with a plan of the step. `progress` may wrap the steps."""
     rng = tp.random.Generator(seed)
     model = network(rng)
     per_epoch = len(x_train) // BATCH
     steps = epochs * per_epoch
     adam = optim.Adam(model.parameters(), lr=optim.linear(RATE, 0.05 * RATE, steps))
-    losses = []
     x_all, y_all = tp.tensor(x_train), tp.tensor(y_train)
-    for step in progress(range(steps)):
-        k = step % per_epoch
-        if k == 0:
-            order = rng.permutation(len(x_train))
-        batch = order[k * BATCH : (k + 1) * BATCH]
+
+    def step(batch: tp.Tensor) -> tp.Tensor:
         x = x_all[batch]
         x = x + NOISE * rng.normal(shape=x.shape)
         loss = tp.cross_entropy(model(x), y_all[batch])  # forward: writes the tape
         adam.zero_grad()
         loss.backward()  # backward: reads it, last entry first
         adam.step()
-        losses.append(loss.item())
-    return model, losses
+        return loss
+
+    run: Any = tp.function(step) if frozen else step  # the switch: recorded once, replayed from then on
+    losses, seconds = [], []
+    _core.reset_peak()
+    before = _core.pool_info()["in_use"]
+    for i in progress(range(steps)):
+        k = i % per_epoch
+        if k == 0:
+            order = rng.permutation(len(x_train))
+        batch = order[k * BATCH : (k + 1) * BATCH]
+        start = time.perf_counter()
+        losses.append(run(batch).item())
+        seconds.append(time.perf_counter() - start)
+    peak = _core.pool_info()["peak"] - before
+    return Run(model, losses, seconds, peak, run.plans[0] if frozen else None)
 
 
 def predict(model: nn.Module, x: Array) -> Array:
@@ -135,25 +159,54 @@ def draw_samples(images: Array, truth: Array, guess: Array) -> None:
     save(figure, "samples.png")
 
 
+def draw_plan(plan: tp.Plan) -> Path:
+    """The program of a step: a picture where Graphviz is installed, otherwise the text that Graphviz reads."""
+    PICTURES.mkdir(exist_ok=True)
+    path = PICTURES / ("plan.svg" if shutil.which("dot") else "plan.dot")
+    plan.to_dot(path)
+    return path
+
+
+def compare(eager: Run, frozen: Run) -> str:
+    """What freezing changed, in words, and what it must not change: the losses."""
+    plan = frozen.plan
+    assert plan is not None
+    if eager.losses != frozen.losses:
+        raise SystemExit("The frozen step has other losses than the eager one: this is a fault, please report it.")
+    slow, fast = (1e3 * float(np.median(run.seconds)) for run in (eager, frozen))
+    return "\n".join(
+        [
+            f"Eager {slow:.3f} ms a step, frozen {fast:.3f} ms: {slow / fast:.2f} times as fast. To record and freeze "
+            f"it took {1e3 * frozen.seconds[0]:.0f} ms, once.",
+            f"The losses of all {len(eager.losses):,} steps are the same, to the last bit.",
+            f"Memory beyond data, parameters and Adam's state: eager {eager.peak / 1e3:,.0f} kB at its peak; the plan "
+            f"{plan.nbytes / 1e3:,.0f} kB, known",
+            "before it runs (new state is kept beside the old one until the whole step has gone well).",
+            *plan.explain().splitlines()[:3],  # the program before and after each pass
+        ]
+    )
+
+
 def main() -> None:
-    """Train, measure, draw, and say where to look."""
+    """Train eagerly and frozen, measure, draw, and say where to look."""
     from tqdm import tqdm
 
     x_train, x_test, y_train, y_test = digits()
     layers = " - ".join(map(str, SIZES))
-    print(f"Training a {layers} network on {len(x_train):,} handwritten digits, testing on {len(x_test)} others.")
-    start = time.perf_counter()
-    model, losses = train(x_train, y_train, progress=lambda steps: tqdm(steps, unit=" steps", smoothing=0))
-    seconds = time.perf_counter() - start
+    print(f"Training a {layers} network on {len(x_train):,} handwritten digits, testing on {len(x_test)} others:")
+    eager = train(x_train, y_train, progress=lambda steps: tqdm(steps, "eager "))
+    frozen = train(x_train, y_train, frozen=True, progress=lambda steps: tqdm(steps, "frozen"))
+    print(compare(eager, frozen))
 
-    guess = predict(model, x_test)
+    guess = predict(frozen.model, x_test)
     correct = int((guess == y_test).sum())
-    print(f"{len(losses) / seconds:,.0f} steps a second, {BATCH * len(losses) / seconds:,.0f} images a second.")
     print(f"Test accuracy: {correct / len(y_test):.1%} ({correct} of {len(y_test)} digits it has never seen).")
-    draw_loss(losses, len(x_train) // BATCH)
+    draw_loss(frozen.losses, len(x_train) // BATCH)
     draw_confusion(y_test, guess)
     draw_samples(x_test, y_test, guess)
-    print(f"Pictures: {', '.join(str(PICTURES / f'{name}.png') for name in ('loss', 'confusion', 'samples'))}")
+    assert frozen.plan is not None
+    drawn = [*(PICTURES / f"{name}.png" for name in ("loss", "confusion", "samples")), draw_plan(frozen.plan)]
+    print(f"Pictures: {', '.join(map(str, drawn))} (the plan of a step)")
     print("Read on: README.md for a tour, examples/digits.py for this program, ARCHITECTURE.md for how it works.")
 
 

@@ -942,3 +942,16 @@ def test_constants_are_folded():
     plan = tp.freeze(lambda x: x + (tp.tensor(a) + tp.tensor(b)), tp.zeros(2))
     assert [i.op for i in plan.instructions] == [schedule.CODES["add"]]
     assert plan(tp.zeros(2)).tolist() == [4.0, 6.0]
+
+
+def test_a_permutation_or_reshape_of_another_is_read_past():
+    def f(x):
+        y = tp.exp(x).T
+        z = tp.permute_dims(tp.permute_dims(tp.stack([y, y]), (1, 2, 0)), (2, 0, 1))
+        return y.T, z, tp.reshape(tp.reshape(x, (3, 2)), (1, 6)), tp.reshape(tp.reshape(x.T, 6), (3, 2))
+
+    x = tp.arange(6.0).reshape((2, 3))
+    plan = tp.freeze(f, x)
+    assert_all_same(plan(x), f(x))
+    left = [i.op for i in plan.instructions]
+    assert left.count(schedule.CODES["permute_dims"]) == 2 and left.count(schedule.CODES["reshape"]) == 2

@@ -46,6 +46,7 @@ cdef int64_t large_limit = <int64_t>1 << 30
 cdef Value *value_free = NULL
 cdef int64_t values_kept = 0
 cdef int64_t bytes_in_use = 0
+cdef int64_t bytes_peak = 0      # the most of them since reset_peak
 cdef int64_t fresh_blocks = 0    # blocks asked of the system: flat in steady state
 
 
@@ -106,7 +107,7 @@ cdef Buffer *large_new(int64_t nbytes) noexcept:
 
 cdef inline Buffer *buffer_new(int64_t nbytes) noexcept:
     """A buffer of at least nbytes, one owner; NULL when memory is out (no exception set)."""
-    global bytes_in_use, fresh_blocks
+    global bytes_in_use, bytes_peak, fresh_blocks
     cdef int c
     cdef Buffer *b
     if nbytes <= SMALL and POOLED:
@@ -141,6 +142,8 @@ cdef inline Buffer *buffer_new(int64_t nbytes) noexcept:
     b.base = NULL
     b.foreign = 0
     bytes_in_use += b.nbytes
+    if bytes_in_use > bytes_peak:
+        bytes_peak = bytes_in_use
     return b
 
 
@@ -498,12 +501,19 @@ cdef tuple shape_of(Value *v):
 
 
 def pool_info():
-    """Bytes in use, bytes kept for reuse and blocks asked of the system so far, as a dict (for tests and reports)."""
+    """Bytes in use, the most of them since reset_peak, bytes kept for reuse and blocks asked of the system so far, as a
+    dict (for tests and reports)."""
     cdef int64_t kept = large_kept
     cdef int c
     for c in range(SMALL_CLASSES):
         kept += small_kept[c]
-    return {"in_use": bytes_in_use, "kept": kept, "fresh_blocks": fresh_blocks}
+    return {"in_use": bytes_in_use, "peak": bytes_peak, "kept": kept, "fresh_blocks": fresh_blocks}
+
+
+def reset_peak():
+    """Count the peak of pool_info from now on."""
+    global bytes_peak
+    bytes_peak = bytes_in_use
 
 
 def empty_cache():

@@ -2,7 +2,7 @@
 
     dce         what no result, guard or state needs is left out
     fold        what constants alone decide is computed now
-    forward     what only repeats or renames a value is read past: broadcasts under elementwise ops, x*1, -(-x)
+    forward     what only repeats or renames a value is read past: broadcasts under elementwise ops, x*1, -(-x), x.T.T
     cse         what was computed already is not computed again
     fuse        elementwise ops run in groups, block by block: done by schedule.py when the plan is laid out
 
@@ -23,7 +23,9 @@ from tapeflow.plan.ir import ACCUMULATE, CODES, CONST, IR, MADE, N_ELEMENTWISE, 
 _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _SMUL, _NEGATIVE, _POSITIVE = (
     CODES[name] for name in ("add", "subtract", "multiply", "divide", "smul", "negative", "positive")
 )
-_IDENTITY, _RESHAPE, _BROADCAST = CODES["identity"], CODES["reshape"], CODES["broadcast_to"]
+_IDENTITY, _RESHAPE, _BROADCAST, _PERMUTE = (
+    CODES[name] for name in ("identity", "reshape", "broadcast_to", "permute_dims")
+)
 _NOT_FOLDED = (RANDOM, ACCUMULATE, _BROADCAST)  # (a broadcast costs nothing: it is a view)
 _FOLDED_SIZE = 1 << 16  # elements of a constant that is larger than what it was computed from
 
@@ -71,7 +73,7 @@ def _number(x: Tensor | None) -> float | None:
 
 def forward(ir: IR) -> None:
     """Read past identities: a broadcast under an elementwise op (which broadcasts by itself), x*1, x/1, x-0, -(-x),
-    smul(1, x)."""
+    smul(1, x), a permutation or reshape of another."""
     values = ir.values
     made = {instr.out: instr for instr in ir.instrs}
     names: dict[int, int] = {}
@@ -108,7 +110,17 @@ def forward(ir: IR) -> None:
             if same is None or values[same].shape != shape or values[same].dtype != values[instr.out].dtype:
                 continue
             names[instr.out] = same
-        elif op == _IDENTITY or (op in (_RESHAPE, _BROADCAST) and values[ins[0]].shape == values[instr.out].shape):
+            continue
+        inner = made.get(ins[0]) if op in (_RESHAPE, _PERMUTE) else None
+        if inner is not None and inner.op == op:
+            ins = instr.ins = inner.ins
+            if op == _PERMUTE:
+                instr.params = tuple([inner.params[axis] for axis in instr.params])
+        if op == _PERMUTE:
+            same_order = instr.params == tuple(range(len(instr.params)))
+        else:
+            same_order = op in (_RESHAPE, _BROADCAST) and values[ins[0]].shape == values[instr.out].shape
+        if same_order or op == _IDENTITY:
             names[instr.out] = ins[0]
     ir.renamed(names)
     ir.renamed(names)  # a result that was renamed twice
