@@ -3,6 +3,7 @@
 Random programs are those of tapeflow/testing/programs.py. The calls are those that the bench compares with NumPy.
 """
 
+import gc
 import threading
 import tracemalloc
 import warnings
@@ -653,6 +654,21 @@ def test_what_outlives_the_recording_is_refused():
 
 
 # ---- Tape.freeze ----
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_what_outlives_is_found_among_young_objects_and_the_collector_left_as_it_was(frozen):
+    kept = []
+    if frozen:
+        gc.freeze()
+    try:
+        before = gc.get_freeze_count()
+        with pytest.raises(tp.PlanError, match="outlives"):
+            tp.freeze(lambda x: kept.append(x + 1), tp.ones(2))
+        tp.freeze(lambda x: x + 1, tp.ones(2))
+        assert abs(gc.get_freeze_count() - before) < 100 and (before > 1000) is frozen  # (frozen objects may die)
+    finally:
+        gc.unfreeze()
 
 
 def test_a_tape_freezes():

@@ -58,7 +58,10 @@ def record(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
         tape = _core.Tape()
         program: Any = None
         done = False
+        young = not gc.get_freeze_count()
         try:
+            if young:
+                gc.freeze()  # what the collector lists afterwards was made in here
             with tape:
                 program = tape.program
                 if tape.start:
@@ -74,6 +77,8 @@ def record(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
             _check_escapes(program, ir, out, op)
             done = True
         finally:
+            if young:
+                gc.unfreeze()
             if program is not None and not (keep and done):
                 program.restore()
         outputs = iter(range(len(numbers)))
