@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import tapeflow as tp
-from examples import basics, characters, layer, pendulum, regression
+from examples import basics, characters, graphs, layer, pendulum, regression
 
 
 def test_the_formula_and_its_derivatives(capsys):
@@ -12,10 +12,15 @@ def test_the_formula_and_its_derivatives(capsys):
     y, slopes, tape = basics.areas(2.0, 3.0, 1.0)
     assert (y, slopes) == (10.0, [2.0, 7.0, -5.0])
     assert [line.split(" = ")[1].split("(")[0] for line in tape.splitlines()[1:]] == ["add", "subtract", "multiply"]
+    answers, plan = basics.frozen_areas((2.0, 3.0, 1.0), (5.0, 3.0, 2.0))
+    assert answers == [(y, slopes), (8.0, [1.0, 9.0, -8.0])]
+    assert basics.areas(5.0, 3.0, 2.0)[:2] == answers[1]
+    assert len(plan.instructions) == 5  # b - c is also dY/da
     total = basics.constants()
     assert total.tolist() == [[11.0, 22.0], [33.0, 44.0]] and not total.requires_grad
     basics.main()
-    assert "dF/da = 3, dF/db = 6, dF/dc = 9" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "dF/da = 3, dF/db = 6, dF/dc = 9" in printed and "\n8; dY/da = 1, dY/db = 9, dY/dc = -8\n" in printed
 
 
 @pytest.mark.parametrize("fit", [regression.with_a_tape, regression.with_backward, regression.in_micro_batches])
@@ -29,6 +34,38 @@ def test_micro_batches_give_the_gradient_of_the_whole():
     x, y = regression.points()
     whole, parts = (regression.in_micro_batches(x, y, parts=n, steps=1) for n in (1, 4))
     assert parts == pytest.approx(whole, rel=1e-5)
+
+
+def test_a_session_loop_is_one_plan_and_descends_as_numpy_does(capsys):
+    losses, w, b, plans = graphs.session_loop()
+    assert plans == 1 and (w, b) == pytest.approx((2.0, 10.0), abs=1e-4)
+    slope, intercept, want = 0.3, 0.0, []
+    for _ in range(len(losses)):
+        error = slope * graphs.X + intercept - graphs.Y
+        want.append(np.mean(error**2))
+        slope -= graphs.RATE * 2 * np.mean(error * graphs.X)
+        intercept -= graphs.RATE * 2 * np.mean(error)
+    assert losses == pytest.approx(want, rel=1e-4, abs=1e-6)
+    assert f"step 50: loss {losses[50]:.4f}, w 1.953, b 10.000" in capsys.readouterr().out
+
+
+def test_a_traced_function_records_each_way_once(capsys):
+    got = graphs.traced()
+    assert got == [[1.0, 4.0], [9.0, 16.0], [0.5, 1.0], [25.0, 36.0], [1.5, 2.0], [1.0, 4.0, 9.0]]
+    assert capsys.readouterr().out.splitlines() == [f"recording for shape {s}" for s in ("(2,)", "(2,)", "(3,)")]
+
+
+def test_both_modes_have_the_same_losses():
+    dynamic, static = (graphs.in_mode(static, steps=100) for static in (False, True))
+    assert dynamic == static and static[-1] < static[0] / 10
+
+
+def test_constants_are_folded(capsys):
+    recorded, plan = graphs.folded()
+    assert [len(p.instructions) for p in (recorded, plan)] == [1, 0] and "constant" in plan.explain()
+    assert recorded().tolist() == plan().tolist() == [[11.0, 22.0], [33.0, 44.0]]
+    graphs.main()
+    assert "C = A + B: 1 instruction recorded, 0 left\n" in capsys.readouterr().out
 
 
 def test_the_layer_learns_the_patterns():
