@@ -61,6 +61,7 @@ def tapeflow(threads: int) -> Peer:
         rows=lambda table, ids: tp.take(table, ids, axis=0), columns=lambda t, ids: tp.take(t, ids, axis=1),
         sigmoid=tp.sigmoid, logsumexp=tp.logsumexp, softmax=tp.softmax, gelu_tanh=tp.gelu_tanh,
         layer_norm=lambda x, w, b: tp.layer_norm(x, w.shape, w, b), reshape=tp.reshape, permute=tp.permute_dims,
+        grad=tp.grad,
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -144,6 +145,7 @@ def torch(threads: int, compiled: bool = False, name: str = "torch") -> Peer:
         gelu_tanh=lambda x: F.gelu(x, approximate="tanh"), layer_norm=lambda x, w, b: F.layer_norm(x, w.shape, w, b),
         reshape=torch.reshape, permute=torch.permute, lstm=lstm,
         causal_attention=lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+        grad=lambda f: lambda x: torch.autograd.grad(f(x), x, create_graph=True)[0],
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -187,6 +189,7 @@ def autograd(threads: int) -> Peer:
         sin=np.sin, exp=np.exp, tanh=np.tanh, relu=lambda x: np.maximum(x, 0), softplus=lambda x: np.logaddexp(0, x),
         sum=np.sum, cross_entropy=cross_entropy, mse=lambda p, y: np.mean((p - y) ** 2), rows=lambda t, ids: t[ids],
         columns=lambda t, ids: t[:, ids], sigmoid=expit, logsumexp=logsumexp, reshape=np.reshape, permute=np.transpose,
+        grad=ag.grad,
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -270,6 +273,14 @@ def tensorflow(threads: int, compiled: bool = False) -> Peer:
         mean, variance = tf.nn.moments(x, axes=[-1], keepdims=True)
         return tf.nn.batch_normalization(x, mean, variance, b, w, 1e-5)
 
+    def grad(f):
+        def gradient(x):
+            with tf.GradientTape() as tape:
+                y = f(x)
+            return tape.gradient(y, x)
+
+        return gradient
+
     ns = SimpleNamespace(
         sin=tf.sin, exp=tf.exp, tanh=tf.tanh, relu=tf.nn.relu, softplus=tf.nn.softplus, sum=tf.reduce_sum,
         cross_entropy=lambda z, labels: tf.reduce_mean(
@@ -278,7 +289,7 @@ def tensorflow(threads: int, compiled: bool = False) -> Peer:
         mse=lambda p, y: tf.reduce_mean(tf.square(p - y)), rows=tf.gather,
         columns=lambda t, ids: tf.gather(t, ids, axis=1), sigmoid=tf.sigmoid, logsumexp=tf.reduce_logsumexp,
         softmax=tf.nn.softmax, gelu_tanh=lambda x: tf.nn.gelu(x, approximate=True), layer_norm=layer_norm,
-        reshape=tf.reshape, permute=tf.transpose,
+        reshape=tf.reshape, permute=tf.transpose, grad=grad,
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -332,7 +343,7 @@ def jax(threads: int, compiled: bool = True) -> Peer:
         cross_entropy=cross_entropy, mse=lambda p, y: jnp.mean((p - y) ** 2), rows=lambda t, ids: t[ids],
         scan=jax.lax.scan, columns=lambda t, ids: t[:, ids], sigmoid=jax.nn.sigmoid, logsumexp=jax.nn.logsumexp,
         softmax=jax.nn.softmax, gelu_tanh=jax.nn.gelu, layer_norm=layer_norm, reshape=jnp.reshape,
-        permute=jnp.transpose,
+        permute=jnp.transpose, grad=jax.grad, jvp=jax.jvp,
     )  # fmt: skip
 
     def value_and_grad(f, leaves, consts):
@@ -370,16 +381,19 @@ def casadi(threads: int) -> Peer:
     import casadi as ca
     import numpy as np
 
-    ns = SimpleNamespace(sin=ca.sin, exp=ca.exp, tanh=ca.tanh, sum=lambda x: ca.sum1(ca.sum2(x)))
+    ns = SimpleNamespace(
+        sin=ca.sin, exp=ca.exp, tanh=ca.tanh, sum=lambda x: ca.sum1(ca.sum2(x)),
+        grad=lambda f: lambda x: ca.gradient(f(x), x),
+    )  # fmt: skip
 
     def function(f, leaves):
         """Symbols in the shapes of the leaves, cut from one vector; 1-D leaves are columns."""
-        kind = ca.MX if any(a.ndim == 2 for a in leaves) else ca.SX  # the faster of its two for either
+        kind = ca.MX if any(a.size > 1 for a in leaves) else ca.SX  # the faster of its two for either
         v = kind.sym("v", sum(a.size for a in leaves))
         parts, at = [], 0
         for a in leaves:
             part, at = v[at : at + a.size], at + a.size
-            parts.append(ca.reshape(part, a.shape[::-1]).T if a.ndim == 2 else part)
+            parts.append(ca.reshape(part, a.shape[::-1]).T if a.ndim == 2 else part if len(leaves) > 1 else v)
         y = f(*parts)
         return v, y, ca.gradient(y, v)
 

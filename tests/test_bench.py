@@ -179,15 +179,17 @@ def test_a_run_compares_what_passed_and_is_json():
 
 
 def test_goals_are_judged_by_what_was_measured():
-    w = square_workload(vs_torch=15, us_per_op=0.25, ops=1000, aim=1e-3)
+    w = square_workload(vs_torch=15, us_per_op=0.25, ops=1000, aim=1e-3, aim_frozen=1e-4)
     rows = {
         "tapeflow": harness.Row("tapeflow", median=2e-4, samples=[2e-4, 1e-4]),
+        "tapeflow-frozen": harness.Row("tapeflow-frozen", "compiled", median=5e-5),
         "torch": harness.Row("torch", median=4e-3, samples=[4e-3, 4e-3]),
     }
-    ratio, per_op, aim = harness.goals(w, rows)
+    ratio, per_op, aim, frozen = harness.goals(w, rows)
     assert ratio["measured"] == pytest.approx(30) and ratio["met"] is True
     assert per_op["measured"] == pytest.approx(0.2) and per_op["met"] is True
-    assert aim["met"] is None
+    assert aim["met"] is None and frozen["met"] is None
+    assert aim["measured"] == pytest.approx(0.2) and frozen["measured"] == pytest.approx(0.05)
     assert harness.goals(w, {})[1]["measured"] is None
 
 
@@ -231,7 +233,7 @@ def test_tapeflow_passes_the_gate(name):
 
 
 def test_every_workload_names_known_peers_and_is_timed_against_torch():
-    names = "W1 W2 W3 W3s W4 W4s W5 W6 W8 W9 W10 W11 W13 W14 W15"
+    names = "W1 W2 W3 W3s W4 W4s W5 W6 W8 W9 W10 W11 W12 W13 W14 W15"
     assert list(ALL) == names.split()
     for w in ALL.values():
         assert set(w.peers) <= set(peers.PEERS) and w.peers[0] == "tapeflow" and "torch" in w.peers
