@@ -2,6 +2,7 @@
 
     dce         what no result, guard or state needs is left out
     fold        what constants alone decide is computed now
+    windows     what a window of a value was written with is read from there; what is written over is not written
     forward     what only repeats or renames a value is read past: broadcasts under elementwise ops, x*1, -(-x), x.T.T
     cse         what was computed already is not computed again
     fuse        elementwise ops run in groups, block by block: done by schedule.py when the plan is laid out
@@ -18,13 +19,16 @@ from typing import Any
 from tapeflow import _core
 from tapeflow._core import Tensor
 from tapeflow.errors import PlanError
-from tapeflow.plan.ir import ACCUMULATE, CODES, CONST, IR, MADE, N_ELEMENTWISE, RANDOM, Value
+from tapeflow.plan.ir import ACCUMULATE, CODES, CONST, IR, MADE, N_ELEMENTWISE, RANDOM, Instr, Value
 
 _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _SMUL, _NEGATIVE, _POSITIVE = (
     CODES[name] for name in ("add", "subtract", "multiply", "divide", "smul", "negative", "positive")
 )
 _IDENTITY, _RESHAPE, _BROADCAST, _PERMUTE = (
     CODES[name] for name in ("identity", "reshape", "broadcast_to", "permute_dims")
+)
+_GETITEM, _ASSIGN, _UNSLICE, _WHERE, _EQUAL = (
+    CODES[name] for name in ("getitem", "assign", "unslice", "where", "equal")
 )
 _NOT_FOLDED = (RANDOM, ACCUMULATE, _BROADCAST)  # (a broadcast costs nothing: it is a view)
 _FOLDED_SIZE = 1 << 16  # elements of a constant that is larger than what it was computed from
@@ -43,10 +47,15 @@ def dce(ir: IR) -> None:
 
 
 def fold(ir: IR) -> None:
-    """Compute what only constants go into, unless it would be much larger than they are."""
+    """Compute what only constants go into, unless it would be much larger than they are; one number all over once."""
     values, objects = ir.values, ir.objects
     kept = []
+    even: dict[int, int] = {}  # a broadcast of a constant that is one number -> that constant
     for instr in ir.instrs:
+        if instr.op == _BROADCAST and values[instr.ins[0]].kind == CONST and values[instr.ins[0]].size == 1:
+            even[instr.out] = instr.ins[0]
+        if even and 0 <= instr.op < N_ELEMENTWISE and any(k in even for k in instr.ins):
+            _fold_even(ir, instr, even)
         if instr.op < 0 or instr.op in _NOT_FOLDED or not instr.ins or len(instr.ins) > 16:
             kept.append(instr)
             continue
@@ -66,14 +75,29 @@ def fold(ir: IR) -> None:
     ir.instrs = kept
 
 
+def _fold_even(ir: IR, instr: Instr, even: dict[int, int]) -> None:
+    """Of operands that are one number all over compute one element, and broadcast it."""
+    values = ir.values
+    ins = tuple([even.get(k, k) for k in instr.ins])
+    if all(values[k].kind == CONST and values[k].size == 1 for k in ins):
+        shape = max([values[k].shape for k in ins], key=len)
+        one = ir.new_value(Value(CONST, values[instr.out].dtype, shape))
+        ir.objects[one] = _core.compute_op(
+            instr.op, instr.params, [ir.objects[k] for k in ins], values[one].dtype, shape
+        )
+        even[instr.out] = one
+        instr.op, instr.params, instr.ins = _BROADCAST, (), (one,)
+
+
 def _number(x: Tensor | None) -> float | None:
     """The one number that a small constant holds."""
     return _core.number_in(x) if x is not None and x.size == 1 else None
 
 
 def forward(ir: IR) -> None:
-    """Read past identities: a broadcast under an elementwise op (which broadcasts by itself), x*1, x/1, x-0, -(-x),
-    smul(1, x), a permutation or reshape of another."""
+    """Read past identities: a broadcast under an elementwise op (which broadcasts by itself), x*1, x/1, x-0, -(-x), a
+    known condition, a permutation or reshape of another, the 1 in smul(smul(x, 1), y), a smul that is only taken where
+    it is 0. smul of a number that is not 0 is a product."""
     values = ir.values
     made = {instr.out: instr for instr in ir.instrs}
     names: dict[int, int] = {}
@@ -106,6 +130,14 @@ def forward(ir: IR) -> None:
             passed = tuple([behind(k) for k in ins])
             if passed != ins and _same_result(values, passed, shape):
                 ins = instr.ins = passed
+            if op == _SMUL:
+                inner = made.get(ins[0])
+                if inner is not None and _is_smul_by_one(ir, inner):
+                    ins = instr.ins = (inner.ins[0], ins[1])
+                if _number(ir.constant(ins[0])):
+                    op = instr.op = _MULTIPLY  # a first factor that is not 0
+            if op == _WHERE and _is_zero_there(ir, made, ins):
+                ins = instr.ins = (ins[0], made[ins[0]].ins[1], ins[2])
             same = _unchanged(ir, made, op, ins)
             if same is None or values[same].shape != shape or values[same].dtype != values[instr.out].dtype:
                 continue
@@ -126,12 +158,33 @@ def forward(ir: IR) -> None:
     ir.renamed(names)  # a result that was renamed twice
 
 
+def _is_smul_by_one(ir: IR, instr: Instr) -> bool:
+    """Is it smul(x, 1), which is x but for the sign of a zero? (Another smul does not look at that.)"""
+    x = instr.ins[0]
+    return instr.op == _SMUL and _number(ir.constant(instr.ins[1])) == 1 and _alike(ir.values, x, instr.out)
+
+
+def _is_zero_there(ir: IR, made: dict[int, Instr], ins: tuple[int, ...]) -> bool:
+    """Of where(a == 0, smul(a, g), y), the rule of smul, of y's shape: is the second 0 wherever it is taken?"""
+    test, zero = made.get(ins[0]), made.get(ins[1])
+    if test is None or zero is None or test.op != _EQUAL or zero.op != _SMUL or test.ins[0] != zero.ins[0]:
+        return False
+    number = ir.constant(test.ins[1])
+    return (
+        number is not None
+        and _number(number) == 0
+        and not _core.signbit_of(number)
+        and _alike(ir.values, ins[1], ins[2])
+        and ir.values[test.ins[1]].dtype == ir.values[ins[2]].dtype
+    )
+
+
 def _same_result(values: list[Value], ins: tuple[int, ...], shape: tuple[int, ...]) -> bool:
     """Would the operands still broadcast to shape? One of them must have it."""
     return any(values[k].shape == shape for k in ins)
 
 
-def _unchanged(ir: IR, made: dict[int, Any], op: int, ins: tuple[int, ...]) -> int | None:
+def _unchanged(ir: IR, made: dict[int, Instr], op: int, ins: tuple[int, ...]) -> int | None:
     """The operand that the op returns as it is."""
     if op == _POSITIVE:
         return ins[0]
@@ -142,14 +195,46 @@ def _unchanged(ir: IR, made: dict[int, Any], op: int, ins: tuple[int, ...]) -> i
         if _number(ir.constant(ins[1])) == 1:
             return ins[0]
         return ins[1] if _number(ir.constant(ins[0])) == 1 else None
-    if op == _SMUL:
-        return ins[1] if _number(ir.constant(ins[0])) == 1 else None
+    if op == _WHERE:
+        condition = _number(ir.constant(ins[0]))
+        return None if condition is None else ins[1] if condition else ins[2]
     if op == _DIVIDE:
         return ins[0] if _number(ir.constant(ins[1])) == 1 else None
     if op == _SUBTRACT:
         zero = ir.constant(ins[1])
         return ins[0] if _number(zero) == 0 and zero is not None and not _core.signbit_of(zero) else None
     return None
+
+
+def windows(ir: IR) -> None:
+    """A window (a basic index) that was just written is what was written; of two writes to one window the last counts,
+    and nothing is left of zeros that it covers (the rule of x[i] adds into a window of zeros)."""
+    values = ir.values
+    made: dict[int, Instr] = {}
+    names: dict[int, int] = {}
+    for instr in ir.instrs:
+        if names:
+            instr.ins = tuple([names.get(k, k) for k in instr.ins])
+        op = instr.op
+        if op in (_ASSIGN, _GETITEM):
+            base = made.get(instr.ins[0])
+            if base is not None and base.params == instr.params:
+                written = base.ins[-1]
+                if op == _GETITEM:
+                    if _alike(values, written, instr.out):
+                        names[instr.out] = written
+                elif base.op == _ASSIGN:
+                    instr.ins = (base.ins[0], instr.ins[1])
+                elif _alike(values, written, instr.ins[1]):
+                    op = instr.op = _UNSLICE
+                    instr.ins = (instr.ins[1],)
+        if op in (_ASSIGN, _UNSLICE):
+            made[instr.out] = instr
+    ir.renamed(names)
+
+
+def _alike(values: list[Value], a: int, b: int) -> bool:
+    return values[a].shape == values[b].shape and values[a].dtype == values[b].dtype
 
 
 def cse(ir: IR) -> None:
@@ -184,8 +269,8 @@ def cse(ir: IR) -> None:
 
 
 VERIFY = os.environ.get("TAPEFLOW_VERIFY") == "1"
-PASSES: dict[str, Callable[[IR], None]] = {"dce": dce, "fold": fold, "forward": forward, "cse": cse}
-DEFAULT = ("dce", "fold", "forward", "cse", "dce", "fuse")
+PASSES: dict[str, Callable[[IR], None]] = {"dce": dce, "fold": fold, "windows": windows, "forward": forward, "cse": cse}
+DEFAULT = ("dce", "fold", "windows", "forward", "cse", "dce", "fuse")
 
 
 def run(ir: IR, names: tuple[str, ...]) -> None:
