@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
 from tapeflow.plan.ir import CONST, DTYPES, INPUT, IR, MADE, TENSOR, name_of
 from tapeflow.plan.record import Recording, as_input, build, record
-from tapeflow.transforms import flatten, unflatten
+from tapeflow.transforms import flatten
 
 
 class Plan(_core.Runner):
@@ -43,19 +43,14 @@ class Plan(_core.Runner):
         self._nodes, self._views = _schedule.schedule(ir, "fuse" in self.passes)
         self._layout = _schedule.place(ir, self._nodes, self._views, plan_memory)
         self._inputs = [ir.values[k] for k in ir.inputs]
+        # the outputs in the structure that the function returned
+        self._result = _assembler(recording.result, iter(recording.leaves)) if recording else list
         self._prepare(self._link(), len(self._inputs), _flat_positions(recording))
 
     def _link(self) -> Any:
         return _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes()).link()
 
     # ---- calling
-
-    def _result(self, outputs: list[Tensor]) -> Any:
-        """The outputs in the structure that the function returned."""
-        r = self._recording
-        if r is None:
-            return outputs
-        return unflatten(r.result, [outputs[x[0]] if type(x) is list else x for x in r.leaves])
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """The inputs among the arguments; the static ones are compared with what was frozen."""
@@ -251,6 +246,24 @@ class Plan(_core.Runner):
 
     def __repr__(self) -> str:
         return f"<Plan {self.name}: {len(self._ir.instrs)} instructions, {self.nbytes:,} bytes>"
+
+
+def _assembler(structure: Any, leaves: Iterator[Any]) -> Callable[[list[Tensor]], Any]:
+    """A function that puts outputs into a structure; a leaf is the place of an output, in a list, or a constant."""
+    if structure is None:
+        leaf = next(leaves)
+        if type(leaf) is not list:
+            return lambda outputs: leaf
+        (place,) = leaf
+        return lambda outputs: outputs[place]
+    kind, parts = structure
+    if issubclass(kind, dict):
+        items = [(key, _assembler(part, leaves)) for key, part in parts]
+        return lambda outputs: kind([(key, make(outputs)) for key, make in items])
+    makers = [_assembler(part, leaves) for part in parts]
+    if hasattr(kind, "_fields"):
+        return lambda outputs: kind(*[make(outputs) for make in makers])
+    return lambda outputs: kind([make(outputs) for make in makers])
 
 
 def _flat_positions(r: Recording | None) -> int:
