@@ -553,7 +553,33 @@ def test_the_cache_is_bounded_and_churn_is_named_once():
         for i in range(20):
             assert_same(f(x, i), x + i)
     assert len(f.plans) <= 4
-    assert len(caught) == 1 and "recorded again and again" in str(caught[0].message)
+    assert len(caught) == 1 and "recorded again and again: argument 1 is another" in str(caught[0].message)
+
+
+def test_modes_belong_to_the_signature():
+    model = tp.nn.Sequential(tp.nn.Linear(4, 4), tp.nn.Dropout(0.5))
+    f = tp.function(lambda x: model(x).detach())
+    x = tp.ones((8, 4))
+    for train in (True, False, True, False):
+        model.train(train)
+        for _ in range(2):
+            tp.random.manual_seed(5)
+            want = model(x).detach()
+            tp.random.manual_seed(5)
+            assert_same(f(x), want)
+    assert len(f.plans) == 2
+    g = tp.function(lambda x: tp.astype(tp.is_grad_enabled() * x, "float64") * 1.0)
+    assert g(x).tolist() == x.tolist() and len(g.plans) == 1
+    with tp.no_grad():
+        assert g(x).tolist() == (0 * x).tolist() and len(g.plans) == 2
+    h = tp.function(lambda: tp.tensor([0.1]))
+    assert h().dtype == tp.float32
+    tp.set_default_dtype("float64")
+    try:
+        assert h().dtype == tp.float64 and h().tolist() == [0.1]
+    finally:
+        tp.set_default_dtype("float32")
+    assert h().dtype == tp.float32 and len(h.plans) == 2
 
 
 def test_shapes_are_not_baked_in():

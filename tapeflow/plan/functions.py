@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core
+from tapeflow import _core, _epoch
 from tapeflow._core import GuardFailed, Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan.plans import Plan
@@ -20,6 +20,7 @@ from tapeflow.plan.record import is_dynamic, record
 from tapeflow.transforms import flatten
 
 _VARIANTS = 8  # values at one and the same guard, after which the signature runs eagerly
+_FIRST = 4  # where the arguments begin in a key: after grad mode, default dtype, modes of modules, their structure
 _state = threading.local()
 
 
@@ -128,7 +129,7 @@ class Function:
     # ---- signatures
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        parts: list[Any] = [_core.is_grad_enabled(), _core.get_default_dtype()]
+        parts: list[Any] = [_core.is_grad_enabled(), _core.get_default_dtype(), _epoch.current(), None]
         simple = not kwargs
         for x in args if simple else ():
             if type(x) is Tensor:
@@ -138,9 +139,8 @@ class Function:
                 break
         if simple:
             return tuple(parts)
-        del parts[2:]
         leaves, structure = flatten((args, kwargs))
-        parts.append(_hashable(structure))
+        parts[_FIRST - 1 :] = [_hashable(structure)]
         for x in leaves:
             if is_dynamic(x):
                 if type(x) is float:
@@ -163,9 +163,9 @@ class Function:
     def _churning(self) -> str:
         """Which part of the signature changes."""
         keys = [k for k in self._entries if len(k) == len(next(iter(self._entries)))]
-        for i in range(len(keys[0])):
+        for i in range(_FIRST, len(keys[0])):
             if len({k[i] for k in keys}) == len(keys) > 1:
-                return f"argument {i - 2 if i >= 2 else 0} is another at each call, last {keys[-1][i]!r}"
+                return f"argument {i - _FIRST} is another at each call, last {keys[-1][i]!r}"
         return "its signatures are many"
 
     # ---- facts
@@ -183,7 +183,7 @@ class Function:
         """Why each plan exists, and what is constant in it."""
         lines = [f"{self._name}: {len(self._entries)} signatures"]
         for key, entry in self._entries.items():
-            lines.append(f"- {', '.join(map(str, key[2:])) or 'no arguments'}")
+            lines.append(f"- {', '.join(map(str, key[_FIRST:])) or 'no arguments'}")
             if entry.reason:
                 lines.append(f"  runs eagerly: {entry.reason}")
             lines += [f"  {line}" for plan in entry.plans for line in plan.explain().splitlines()]
@@ -214,7 +214,8 @@ def function(f: Callable[..., Any] | None = None, *, max_plans: int = 32) -> Any
     -------
     Function
         Called as f is. A signature is: shapes, dtypes and requires_grad of tensors and arrays, the values of ints,
-        strings and bools, grad mode, the default dtype. Floats are inputs: another value is no new signature.
+        strings and bools, grad mode, the default dtype, the modes of modules (train or eval). Floats are inputs:
+        another value is no new signature.
 
     >>> square = tp.function(lambda x: x * x)
     >>> [float(square(tp.tensor(v))) for v in (2.0, 3.0)]
