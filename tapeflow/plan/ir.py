@@ -95,6 +95,28 @@ class IR:
         self.values.append(value)
         return len(self.values) - 1
 
+    def used(self) -> set[int]:
+        """The values that an instruction reads or that outlive a run."""
+        return {k for instr in self.instrs for k in instr.ins} | set(self.results())
+
+    def tensors(self) -> dict[int, Tensor]:
+        """The tensors from outside that a run reads or writes, or whose .grad it does, by the number of the value that
+        they begin a run with; one that is only written gets a number, too."""
+        used = self.used()
+        number = {id(x): k for k, x in self.objects.items() if self.values[k].kind == TENSOR}
+        found: dict[int, Tensor] = {}
+        for t in (
+            *(x for k, x in self.objects.items() if k in used and self.values[k].kind in (TENSOR, GRAD)),
+            *(instr.extra[0] for instr in self.instrs if instr.op == GRAD_GUARD),
+            *(t for t, _ in self.states),
+            *(t for t, _ in self.grads),
+        ):
+            if id(t) not in number:
+                number[id(t)] = self.new_value(Value(TENSOR, DTYPES.index(t.dtype.name), t.shape))
+                self.objects[number[id(t)]] = t
+            found[number[id(t)]] = t
+        return dict(sorted(found.items()))
+
     def constant(self, number: int) -> Tensor | None:
         return self.objects[number] if self.values[number].kind == CONST else None
 

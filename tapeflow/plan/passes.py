@@ -289,13 +289,17 @@ def run(ir: IR, names: tuple[str, ...]) -> None:
 
 
 def verify(ir: IR) -> None:
-    """Each value is made once, before it is read; numbers are in range. For tests and TAPEFLOW_VERIFY=1."""
-    known = {k for k, value in enumerate(ir.values) if value.kind != MADE}
+    """Each value is made once, before it is read, or comes from somewhere. For what is read from text and files, for
+    tests and TAPEFLOW_VERIFY=1."""
+    known = {*ir.inputs, *ir.objects}
+    for k in known:
+        assert 0 <= k < len(ir.values) and ir.values[k].kind != MADE, f"%{k} comes from nowhere"
     for instr in ir.instrs:
         for k in instr.ins:
             assert k in known, f"{instr!r} reads %{k} before it is made"
         if instr.op >= 0:
             assert instr.out not in known, f"{instr!r} makes %{instr.out} again"
+            assert 0 <= instr.out < len(ir.values) and ir.values[instr.out].kind == MADE, f"{instr!r} makes no value"
             known.add(instr.out)
     for k in ir.results():
         assert k in known, f"the result %{k} is never made"

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core, _creation
+from tapeflow import _core, _creation, random
 from tapeflow._core import Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
 from tapeflow.plan.ir import CONST, DTYPES, INPUT, IR, MADE, TENSOR, name_of
 from tapeflow.plan.record import Recording, as_input, build, record
+from tapeflow.random import Generator
 from tapeflow.transforms import flatten
 
 
@@ -40,6 +41,7 @@ class Plan(_core.Runner):
         self.passes = _passes.DEFAULT if passes is None else tuple(passes)
         _passes.run(ir, self.passes)
         self._ir = ir
+        self._tensors = ir.tensors()
         self._nodes, self._views = _schedule.schedule(ir, "fuse" in self.passes)
         self._layout = _schedule.place(ir, self._nodes, self._views, plan_memory)
         self._inputs = [ir.values[k] for k in ir.inputs]
@@ -156,28 +158,44 @@ class Plan(_core.Runner):
 
     @property
     def state(self) -> dict[str, Tensor]:
-        """The captured tensors by name: assign to them to change what the next run sees."""
-        return {f"tensor{k}": x for k, x in self._captured()}
+        """The captured tensors by name, `tensor5` for what the text of the plan calls %5: assign to them, or set their
+        .grad, to change what the next run begins with.
 
-    def _captured(self) -> list[tuple[int, Tensor]]:
-        ir = self._ir
-        used = {k for instr in ir.instrs for k in instr.ins} | set(ir.results())
-        found = [(k, x) for k, x in ir.objects.items() if ir.values[k].kind == TENSOR and k in used]
-        seen = {id(x) for _, x in found}
-        return found + [(-1 - n, t) for n, (t, _) in enumerate(ir.states) if id(t) not in seen]
+        >>> w = tp.tensor([1.0, 2.0])
+        >>> plan = tp.freeze(lambda x: x * w, tp.ones(2))
+        >>> [t.tolist() for t in plan.state.values()]
+        [[1.0, 2.0]]
+        """
+        return {f"tensor{k}": x for k, x in self._tensors.items()}
+
+    @property
+    def generators(self) -> dict[str, Generator]:
+        """The generators that a run draws from or seeds, by name: `default_generator`, which is that of tp.random, and
+        `generator0` and so on. Those of a loaded plan are its own, and begin where they were when it was saved.
+
+        >>> rng = tp.random.Generator(7)
+        >>> plan = tp.freeze(lambda x: tp.dropout(x, 0.5, generator=rng), tp.ones(2))
+        >>> plan.generators
+        {'generator0': Generator(seed=7, draw=0)}
+        """
+        names: dict[str, Generator] = {}
+        for stretch in self._ir.generators:
+            if not any(g is stretch[0] for g in names.values()):
+                own = stretch[0] is not random.default_generator
+                names[f"generator{len(names)}" if own else "default_generator"] = stretch[0]
+        return names
 
     def explain(self) -> str:
         """What the plan was frozen for, what is constant in it, and what the passes left."""
         ir = self._ir
-        used = {k for instr in ir.instrs for k in instr.ins} | set(ir.results())
-        constants = [k for k in used if ir.values[k].kind == CONST]
+        constants = [k for k in ir.used() if ir.values[k].kind == CONST]
         guards = [instr for instr in ir.instrs if instr.op < 0]
         lines = [
             f"plan {self.name}: {len(self._inputs)} inputs, {len(ir.outputs)} results, {len(ir.states)} tensors and "
             f"{len(ir.grads)} .grad slots written, {sum(g[4] for g in ir.generators)} draws",
             "  instructions: " + ", ".join(f"{count} {name}" for name, count in ir.counts),
             f"  {len(self._nodes)} steps, {self.nbytes:,} bytes, {self.flops:,} flops",
-            f"  {len(self._captured())} captured tensors, read at each run",
+            f"  {len(self._tensors)} captured tensors, read at each run",
         ]
         for k in sorted(constants)[:20]:
             v = ir.values[k]
@@ -234,15 +252,19 @@ class Plan(_core.Runner):
         return self
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the plan, its constants and the present values of captured tensors to a file for tp.load_plan."""
+        """Write the plan to a file for tp.load_plan: with its constants, and with captured tensors, their .grad and
+        generators as they are now.
+
+        Raises PlanError where an argument or a result holds what is no number, string or plain container.
+        """
         from tapeflow.plan import files
 
         files.save(self, path)
 
     def __str__(self) -> str:
-        from tapeflow.plan import files
+        from tapeflow.plan import text
 
-        return files.to_text(self)
+        return text.to_text(self)
 
     def __repr__(self) -> str:
         return f"<Plan {self.name}: {len(self._ir.instrs)} instructions, {self.nbytes:,} bytes>"

@@ -133,6 +133,7 @@ def _check(program: Any, op: str) -> None:
 def _check_escapes(program: Any, ir: IR, out: list[Any], op: str) -> None:
     """What was computed must not outlive the recording but as a result or as state: a replay could not renew it."""
     allowed = {id(x) for x in out} | {id(t) for t, _ in ir.states} | {id(t.grad) for t, _ in ir.grads}
+    allowed |= {id(x) for entry in program.before for x in entry}  # what it is put back from
     escaped = [t for t in gc.get_objects() if type(t) is Tensor and id(t) not in allowed and program.knows(t)]
     if not escaped:
         return
