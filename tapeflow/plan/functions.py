@@ -20,7 +20,8 @@ from tapeflow.plan.record import is_dynamic, record
 from tapeflow.transforms import flatten
 
 _VARIANTS = 8  # values at one and the same guard, after which the signature runs eagerly
-_FIRST = 4  # where the arguments begin in a key: after grad mode, default dtype, modes of modules, their structure
+_MODES = ("grad mode", "the default dtype", "train or eval", "the structure of the arguments")  # begin a key
+_FIRST = len(_MODES)
 _state = threading.local()
 
 
@@ -163,9 +164,10 @@ class Function:
     def _churning(self) -> str:
         """Which part of the signature changes."""
         keys = [k for k in self._entries if len(k) == len(next(iter(self._entries)))]
-        for i in range(_FIRST, len(keys[0])):
+        for i in range(len(keys[0])):
             if len({k[i] for k in keys}) == len(keys) > 1:
-                return f"argument {i - _FIRST} is another at each call, last {keys[-1][i]!r}"
+                what = _MODES[i] if i < _FIRST else f"argument {i - _FIRST}"
+                return f"{what} is another at each call, last {keys[-1][i]!r}"
         return "its signatures are many"
 
     # ---- facts
