@@ -25,6 +25,7 @@ import math
 import operator
 import os
 import threading
+from time import perf_counter
 
 import numpy
 

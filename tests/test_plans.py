@@ -452,6 +452,25 @@ def test_bound_bad_targets():
     assert leaf.tolist() == [1.0, 1.0, 1.0]
 
 
+def test_profile_tells_each_step_and_changes_nothing():
+    step, state, rng = make_step(8)
+    plan = tp.freeze(step, X, LABELS, 0.1)
+    before = [t.tolist() for t in state], rng.state
+    profile = plan.profile(X, LABELS, 0.1, repeats=3)
+    assert ([t.tolist() for t in state], rng.state) == before
+    ops = [op for s in profile.steps for op in s.ops]
+    assert {"random", "matmul", "cross_entropy", "accumulate", "copy"} <= set(ops)
+    assert all(0 < s.seconds < 1 for s in profile.steps)
+    assert sum(s.flops for s in profile.steps) == plan.flops
+    products = [s for s in profile.steps if s.name == "matmul"]
+    assert [s.flops for s in products] == [2 * 8 * 4 * 3] * 2
+    assert products[0].nbytes == 4 * (8 * 4 + 4 * 3 + 8 * 3)
+    lines = str(profile).splitlines()
+    assert len(lines) == len(profile.steps) + 2 and "test_plans.py" in lines[1]
+    with pytest.raises(tp.PlanError, match="repeats"):
+        plan.profile(X, LABELS, 0.1, repeats=0)
+
+
 # ---- signatures, guards ----
 
 

@@ -476,6 +476,7 @@ class Linker:
         self.slot_of: dict[int, int] = {}
         self.instrs: list[tuple[Any, ...]] = []
         self.spare_cells = 0
+        self.node_of: list[int] = []  # of each instruction; len(nodes): the copies at the end
 
     def slot(self, k: int) -> int:
         """The slot of a value."""
@@ -513,15 +514,17 @@ class Linker:
         self._loaded = {k for k, _, _ in layout.loads}
         for k in ir.inputs:
             self.slot(k)
-        for node in self.nodes:
+        for n, node in enumerate(self.nodes):
             if node.kind == DO_GROUP:
                 self.instrs.append((DO_GROUP, 0, None, (), -1, self._group(node.instrs, node.shape or ())))
             elif node.kind == DO_SCALARS:
                 self._scalars(node)
             else:
                 self._single(node.kind, node.instrs[0])
+            self.node_of += [n] * (len(self.instrs) - len(self.node_of))
         for k, copy in layout.copies:
             self.instrs.append((DO_COPY, 0, None, (self.slot(k),), self.slot(copy), None))
+        self.node_of += [len(self.nodes)] * len(layout.copies)
         at = layout.outputs
         return _core.Executable(
             layout.arena_bytes + 8 * self.spare_cells,
