@@ -10,12 +10,17 @@ import pytest
 from helpers import assert_same
 
 import tapeflow as tp
+from tapeflow import _core
 from tapeflow.plan import files, passes
+from tapeflow.plan import schedule as sched
+from tapeflow.transforms import flatten
 
 
 @pytest.fixture(autouse=True)
 def verified(monkeypatch):
     monkeypatch.setattr(passes, "VERIFY", True)
+    yield
+    _core.disturb_runs()
 
 
 # ---- modes ----
@@ -157,7 +162,7 @@ def draws_of_two_generators():
     def f(x):
         noise = rng.normal(shape=(4,)) + tp.random.uniform(shape=(4,))
         total.assign_add(noise)
-        return x * noise + rng.bernoulli(0.5, (4,)), tp.random.uniform(-x, 3.0)
+        return x * noise + rng.bernoulli(0.5, (4,)), rng.integers(9, shape=(3,)), tp.random.permutation(x)
 
     return f, (X,)
 
@@ -236,7 +241,7 @@ def observed(plan, args, runs=3):
 """
 SCOPE = {}
 exec(OBSERVED, SCOPE)
-observed = SCOPE["observed"]
+observed, outside = SCOPE["observed"], SCOPE["outside"]
 
 
 def assert_observed(got, want):
@@ -443,3 +448,140 @@ def test_a_header_that_is_cut_short_is_refused(tmp_path):
         path.write_bytes(sealed(body[:-cut]))
         with pytest.raises(tp.PlanError, match="does not hold a program"):
             tp.load_plan(path)
+
+
+# ---- what fails leaves everything as it was ----
+
+
+def snapshot(plan, *more):
+    """The bits of what is outside of a plan, and of more tensors and arrays."""
+    tp_random = ("generator", "default", np.array(tp.random.default_generator.state, np.uint64))
+    found = [*outside(plan), tp_random, *(("out", n, np.asarray(x)) for n, x in enumerate(more))]
+    return [(kind, name, x.tobytes()) for kind, name, x in found]
+
+
+def ways_to_run(plan, args):
+    """How a plan is run, and the tensors and arrays that a run is to write."""
+    like = [(v.shape, files.DTYPES[v.dtype]) for v in (plan._ir.values[k] for k in plan._ir.outputs)]
+    tensors = [tp.full(shape, 7, dtype=dtype) for shape, dtype in like]
+    arrays = [np.full(shape, 7, dtype) for shape, dtype in like]
+    return {
+        "call": (lambda: plan(*args), []),
+        "run": (lambda: plan.run(*args, out=tensors), tensors),
+        "bind": (plan.bind(*args), []),
+        "bind into": (plan.bind(*args, out=arrays), arrays),
+    }
+
+
+@pytest.mark.parametrize("way", ["call", "run", "bind", "bind into"])
+@pytest.mark.parametrize("name", WORLDS)
+def test_a_failure_at_any_step_changes_nothing(name, way):
+    """Captured tensors, .grad, generators and out= are as they were; the next run has the bits of eager."""
+    eager, _ = WORLDS[name]()
+    f, args = WORLDS[name]()
+    plan, twin = tp.freeze(f, *args), tp.freeze(eager, *args)
+    run, written = ways_to_run(plan, args)[way]
+    steps = 0
+    for step in range(10_000):
+        before = snapshot(plan, *written)
+        _core.disturb_runs(fail_at=step)
+        try:
+            run()
+        except MemoryError:
+            assert snapshot(plan, *written) == before, f"step {step}"
+            steps += 1
+        else:
+            break
+        finally:
+            _core.disturb_runs()
+        got = run_and_look(step, run, plan)
+        want = run_and_look(step, lambda: eager(*args), twin)
+        assert got == want, f"after a failure at step {step}"
+        if way in ("run", "bind into"):
+            assert [np.asarray(x).tobytes() for x in written] == want[0]
+    assert steps > len(plan._nodes)  # every instruction, and the commit
+
+
+def run_and_look(seed, run, plan):
+    tp.random.manual_seed(seed)
+    results = [np.asarray(t.numpy() if isinstance(t, tp.Tensor) else t).tobytes() for t in flatten(run())[0]]
+    return results, snapshot(plan)
+
+
+def test_a_guard_an_index_and_a_shape_leave_generators_and_grads():
+    rng = tp.random.Generator(1)
+    w = tp.ones(3, requires_grad=True)
+
+    def f(x, i):
+        tp.sum(w * x * rng.uniform(shape=(3,))).backward()
+        y = tp.take(x, i)
+        return y * 2 if x[0] > 0 else y
+
+    x, i = tp.ones(3), tp.tensor([0, 2])
+    plan = tp.freeze(f, x, i)
+    plan(x, i)
+    before = snapshot(plan)
+    for args, error in (((-x, i), tp.PlanError), ((x, i + 1), IndexError), ((tp.ones(4), i), tp.PlanError)):
+        with pytest.raises(error):
+            plan(*args)
+        assert snapshot(plan) == before
+    assert rng.state == (1, 1)
+
+
+def test_a_target_that_cannot_be_written_is_refused_before_the_run():
+    count = tp.tensor(0.0)
+    leaf = tp.zeros(2, requires_grad=True)
+
+    def f(x):
+        count.assign_add(1.0)
+        return x + count, x * 2
+
+    plan = tp.freeze(f, tp.ones(2))
+    good = tp.zeros(2)
+    for bad in (leaf, tp.zeros(3), tp.zeros(2, dtype="float64"), np.zeros(2), None):
+        for out in ((good, bad), (bad, good)):
+            with pytest.raises((tp.PlanError, tp.TapeError)):
+                plan.run(tp.ones(2), out=out)
+            assert float(count) == 0 and good.tolist() == [0.0, 0.0]
+    with tp.no_grad():
+        plan.run(tp.ones(2), out=(good, leaf))
+    assert float(count) == 1 and leaf.tolist() == [2.0, 2.0] and leaf.requires_grad and good.tolist() == [2.0, 2.0]
+
+
+# ---- memory that holds anything before ----
+
+
+class Outputs(_core.Runner):
+    def _result(self, outputs):
+        return outputs
+
+
+def test_the_poison_is_real():
+    """A copy of a range that nothing has written shows it."""
+    slots = [(sched.SLOT_ARENA, 4, (3,), None, None, 0), (sched.SLOT_FRESH, 4, (3,), None, None, 0)]
+    slots += [(sched.SLOT_FRESH, 1, (2,), None, None, 0)]  # and nothing writes this one
+    copy = (sched.DO_COPY, 0, None, (0,), 1, None)
+    executable = _core.Executable(64, slots, [copy], [], [1, 2], [], [], [])
+    _core.disturb_runs(poison=True)
+    runner = Outputs()
+    runner._prepare(executable, 0, 2)
+    floats, integers = runner()
+    assert np.isnan(floats.numpy()).all() and integers.tolist() == [255, 255]
+
+
+@pytest.mark.parametrize("name", WORLDS)
+def test_poisoned_memory_shows_nowhere(name):
+    """(The tests of test_plans.py run so, all of them.)"""
+    eager, _ = WORLDS[name]()
+    f, args = WORLDS[name]()
+    for passes_, memory in ((None, True), ((), True), (None, False)):
+        plan, twin = (tp.freeze(g, *args, passes=passes_, plan_memory=memory) for g in (f, eager))
+        for seed in range(3):
+            _core.disturb_runs(poison=True)
+            got = run_and_look(seed, lambda plan=plan: plan(*args), plan)
+            _core.disturb_runs()
+            assert got == run_and_look(seed, lambda: eager(*args), twin)
+            if name == "asks_for_a_grad":
+                for p in (plan, twin):
+                    for t in p.state.values():
+                        t.grad = None

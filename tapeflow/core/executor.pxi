@@ -23,6 +23,37 @@ cdef enum:
     ARENA_ALIGN = 64
     COPIED = 4096                # bytes up to which state and results are copied where they go, rather than given away
 
+# Held by recordings and by runs that change something outside: each sees what is outside as the one before left it.
+cdef object state_lock = threading.RLock()
+
+cdef bint disturbed = False      # by tests: see disturb_runs
+cdef int64_t fails_at = -1
+cdef bint poisons = False
+
+
+def get_state_lock():
+    """The lock that a recording holds."""
+    return state_lock
+
+
+def _fresh_state_lock():
+    """In a child process: another thread of the parent may have held the lock at the fork."""
+    global state_lock
+    state_lock = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_fresh_state_lock)
+
+
+def disturb_runs(int64_t fail_at=-1, bint poison=False):
+    """For tests: from now on runs of plans fail before the instruction of this number, and memory that they write is
+    filled with 0xFF first."""
+    global disturbed, fails_at, poisons
+    fails_at, poisons = fail_at, poison
+    disturbed = fail_at >= 0 or poison
+
+
 cdef struct Slot_:
     int kind
     int index                    # of an input; of a view: its base
@@ -63,6 +94,7 @@ cdef class Executable:
     cdef int n_moving
     cdef int *loads              # pairs: slot, cell
     cdef int n_loads
+    cdef int n_once              # pairs of constants, from the end of `loads`: their cells are filled when it is linked
     cdef list keep               # what slots and instructions refer to
     cdef int *inputs             # their slots
     cdef int n_inputs
@@ -137,11 +169,13 @@ cdef class Executable:
             self.link_instr(&self.instrs[self.n_instrs - 1], spec)
         for slot, cell, once in loads:
             if once:  # of a constant: its cell is never another value's
-                memcpy(self.arena.data + 8 * <int64_t>cell, self.slots[<int>slot].v.data,
-                       tpf_itemsize(self.slots[<int>slot].v.dtype))
-                continue
-            self.loads[2 * self.n_loads], self.loads[2 * self.n_loads + 1] = slot, cell
-            self.n_loads += 1
+                self.n_once += 1
+                i = len(loads) - self.n_once
+            else:
+                i = self.n_loads
+                self.n_loads += 1
+            self.loads[2 * i], self.loads[2 * i + 1] = slot, cell
+        self.load_cells(self.n_loads, len(loads))
         for slot in outputs:
             self.outputs[self.n_outputs] = slot
             self.n_outputs += 1
@@ -259,23 +293,26 @@ cdef class Executable:
 
     cdef list run(self, args, list targets):
         """Compute and commit; the list of the outputs as fresh tensors, or what targets hold from then on."""
-        cdef list results
+        cdef list results = None
+        cdef object lock = state_lock if len(self.states) or len(self.grads) else None
         if self.busy:
             raise errors.PlanError("[plan] this executable is running already.")
+        if lock is not None:
+            lock.acquire()
         self.busy = True
         try:
-            self.compute(args)
-            while not self.may_commit():
-                self.let_go()
+            while results is None:
                 self.compute(args)
-            self.let_go()
-            results = self.commit(targets)
+                self.let_go()
+                results = self.commit(targets)
             self.runs += 1
             return results
         finally:
             self.let_go()
             self.forget_fresh()
             self.busy = False
+            if lock is not None:
+                lock.release()
 
     def time(self, args, int repeats):
         """Seconds that each instruction takes, the least of several runs, which commit nothing."""
@@ -330,15 +367,59 @@ cdef class Executable:
                 v = value_new(s.held.ndim, s.held.shape, s.held.dtype)
                 value_release(s.v)
                 s.v = v
+        if disturbed:
+            self.poison()
         for i in range(self.n_moving):
             s = &self.slots[self.moving[i]]
             if self.slots[s.index].v.data != NULL:
                 s.v.data = self.slots[s.index].v.data + s.offset
-        for i in range(self.n_loads):
+        self.load_cells(0, self.n_loads)
+        for i in range(self.n_instrs):
+            if disturbed:
+                self.disturb(i)
+            self.step(&self.instrs[i])
+        return 0
+
+    cdef inline void load_cells(self, int start, int stop) noexcept:
+        """Put 0-d values from elsewhere into their cells."""
+        cdef Value *v
+        cdef int i
+        for i in range(start, stop):
             v = self.slots[self.loads[2 * i]].v
             if v.data != NULL:
                 memcpy(self.arena.data + 8 * <int64_t>self.loads[2 * i + 1], v.data, tpf_itemsize(v.dtype))
         return 0
+
+    cdef inline void load_cells(self, int start, int stop) noexcept:
+        """Put 0-d values from elsewhere into their cells."""
+        cdef Value *v
+        cdef int i
+        for i in range(start, stop):
+            v = self.slots[self.loads[2 * i]].v
+            if v.data != NULL:
+                memcpy(self.arena.data + 8 * <int64_t>self.loads[2 * i + 1], v.data, tpf_itemsize(v.dtype))
+
+    cdef int disturb(self, int64_t i) except -1:
+        """For tests: fail where it was asked for, before instruction i or, after the last one, in the commit."""
+        if i == fails_at:
+            raise MemoryError(f"[plan] a failure at step {i}, as asked for")
+        return 0
+
+    cdef void poison(self) noexcept:
+        """For tests: nothing that a run is to write holds a number before (0xFF: NaN, -1, no bool)."""
+        cdef Value *v
+        cdef int i
+        if not poisons:
+            return
+        memset(self.arena.data, 0xFF, self.arena.nbytes)
+        self.load_cells(self.n_loads, self.n_loads + self.n_once)
+        for i in range(self.n_fresh):
+            v = self.slots[self.fresh[i]].v
+            memset(v.data, 0xFF, v.size * tpf_itemsize(v.dtype))
+        for i in range(self.n_instrs):
+            v = self.instrs[i].stats
+            if v != NULL:
+                memset(v.data, 0xFF, v.size * tpf_itemsize(v.dtype))
 
     cdef int may_commit(self) noexcept:
         """Another thread may have drawn from a generator meanwhile: then this run's draws were its."""
@@ -454,7 +535,7 @@ cdef class Executable:
         return 0
 
     cdef list commit(self, list targets):
-        """Nothing here can fail but for want of memory, which is asked for first."""
+        """Nothing here can fail but for want of memory, which is asked for first. None: compute it again."""
         cdef list results = targets
         cdef list made = self.made
         cdef Tensor t, g
@@ -484,13 +565,16 @@ cdef class Executable:
                 else:
                     made[i - n_states] = g
                     ready[i] = handed_over(g, self.slots[self.written[i]].v)
+            if thread_state().program != NULL:
+                self.tell_draws(<Program>thread_state().program)
+            if disturbed:
+                self.disturb(self.n_instrs)
         except:
-            for i in range(n + self.n_outputs):
-                value_release(ready[i])
-                ready[i] = NULL
-            for i in range(n - n_states):
-                made[i] = None
+            self.drop_ready()
             raise
+        if not self.may_commit():
+            self.drop_ready()
+            return None
         for i in range(n_states):
             give(self.states[i], self.slots[self.written[i]].v, &ready[i])
         for i in range(n_states, n):
@@ -508,6 +592,30 @@ cdef class Executable:
             for i in range(self.n_outputs):
                 give(targets[i], self.slots[self.outputs[i]].v, &ready[n + i])
         return results
+
+
+    cdef void drop_ready(self) noexcept:
+        cdef int i
+        cdef int n = len(self.states) + len(self.grads) + self.n_outputs
+        for i in range(n):
+            value_release(self.ready[i])
+            self.ready[i] = NULL
+        for i in range(len(self.grads)):
+            self.made[i] = None
+
+    cdef int tell_draws(self, Program program) except -1:
+        """A recording is open around this run: generators have moved on without a note."""
+        cdef int i
+        cdef Stretch *s
+        cdef GeneratorState g
+        for i in range(self.n_stretches):
+            s = &self.stretches[i]
+            g = <GeneratorState>s.generator
+            if s.absolute:
+                program.seeded(g, g._read(), s.seed, s.first)
+            if s.draws:
+                program.drawn(g, s.seed, s.first, s.draws)
+        return 0
 
 
 cdef inline Value *handed_over(Tensor t, Value *v) except? NULL:

@@ -47,6 +47,7 @@ cdef class Program:
     cdef uint8_t *kinds
     cdef object __weakref__
     cdef readonly dict objects   # number -> Tensor: inputs, tensors from outside, constants, tensors with a .grad read
+    cdef dict kept               # address of a value that is kept -> its number
     cdef dict tensors            # id of a tensor from outside -> its number
     cdef dict grads_read         # id of a tensor from outside -> number of its .grad as it was before
     cdef readonly list before    # (tensor, its value before it was written), (tensor, its .grad and the value of that)
@@ -66,7 +67,7 @@ cdef class Program:
         global program_clock
         program_clock += 1
         self.serial = program_clock
-        self.kept_grads = {}
+        self.kept, self.kept_grads = {}, {}
         self.objects, self.tensors, self.grads_read, self.states, self.grads = {}, {}, {}, {}, {}
         self.looks, self.problems, self.lines, self.line_numbers, self.pauses = [], [], [], {}, []
         self.generators, self.before, self.starts = [], [], {}
@@ -109,6 +110,8 @@ cdef class Program:
         v.program = self.serial
         v.number = self.n_values
         self.n_values += 1
+        if kept == v:
+            self.kept[<uintptr_t>v] = v.number
         return v.number
 
     cdef int64_t see(self, Value *v) except -1:
@@ -117,10 +120,14 @@ cdef class Program:
         cdef int64_t k
         if v.program == self.serial:
             return v.number
+        found = self.kept.get(<uintptr_t>v)
+        if found is not None:  # a recording of another thread has given it a number, too
+            v.program, v.number = self.serial, found
+            return v.number
         if v.tensor != NULL and (<Tensor>v.tensor).born < self.serial:
             t = <Tensor>v.tensor
-            if id(t) in self.tensors:  # written without a note
-                self.spoil(f"a tensor {describe(v)} was written while recording was stopped")
+            if id(t) in self.tensors or id(t) in self.states:  # written, or read after it was written, without a note
+                self.spoil(f"a tensor {describe(v)} was written while recording was stopped, or by another thread")
             k = self.number(v, V_TENSOR, value_share(v))
             self.objects[k] = t
             self.tensors[id(t)] = k
@@ -250,7 +257,11 @@ cdef class Program:
                 if entry[1] is not None:
                     put_back(entry[1], entry[2])
         for generator, state in self.starts.values():
-            generator.state = state
+            for stretch in self.generators:
+                if stretch[0] is generator:
+                    now = stretch[2], (stretch[3] + stretch[4]) % (1 << 64)
+            if generator._read() == now:  # else another thread has gone on from there
+                generator._write(state[0], state[1])
 
     cdef int read_grad(self, Tensor t) except -1:
         """t.grad is looked at by Python: whether it is empty decides what follows."""
@@ -317,6 +328,7 @@ cdef class Program:
         cdef int64_t i
         cdef Value *v
         self.finish_last()
+        self.kept.clear()
         for i in range(self.n_values):
             if self.kinds[i] == V_TENSOR or self.kinds[i] == V_GRAD:
                 v = value_meta(self.values[i])
@@ -341,8 +353,8 @@ cdef class Program:
         self.starts.setdefault(id(generator), (generator, before))
         self.generators.append([generator, True, seed, draw, 0])
 
-    def drawn(self, generator, seed, draw):
-        """Count a draw: (index of the generator's stretch of draws, number of the draw in it)."""
+    def drawn(self, generator, seed, draw, n=1):
+        """Count n draws: (index of the generator's stretch of draws, number of the first of them in it)."""
         for i in range(len(self.generators) - 1, -1, -1):
             if self.generators[i][0] is generator:
                 break
@@ -350,8 +362,9 @@ cdef class Program:
             i = len(self.generators)
             self.starts.setdefault(id(generator), (generator, (seed, draw)))
             self.generators.append([generator, False, seed, draw, 0])
-        self.generators[i][4] = draw - self.generators[i][3] + 1
-        return i, draw - self.generators[i][3]
+        place = self.generators[i][4]  # not the difference of numbers: other threads may draw between
+        self.generators[i][4] = place + n
+        return i, place
 
     # ---- looks
 

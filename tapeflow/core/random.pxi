@@ -56,12 +56,13 @@ cdef Tensor drawn(Value *v, int kind, GeneratorState generator, uint64_t seed, u
     """The tensor of a draw (v is taken over), which a recording notes with the stretch of the generator's draws and
     the place in it."""
     cdef ThreadState *ts = thread_state()
-    cdef Program program = program_of(ts)
+    cdef Program program = <Program>ts.program if ts.program != NULL else None
     cdef Entry *e = NULL
     cdef int n
     if program is not None:
+        stretch, place = program.drawn(generator, seed, draw)  # counted while recording is stopped, too
+    if ts.flags & T_TAPE and program is not None:
         try:
-            stretch, place = program.drawn(generator, seed, draw)
             e = record(ts, OP_RANDOM, 0, NULL, NULL, v, 0)
             n = 5 if kind == DRAW_INTEGERS else 3
             e.params = params_new(n)
@@ -76,9 +77,9 @@ cdef Tensor drawn(Value *v, int kind, GeneratorState generator, uint64_t seed, u
 
 def generator_seeded(generator, before, seed, draw):
     """A recording, if there is one, has to know that a generator does not go on as before."""
-    cdef Program program = program_of(thread_state())
-    if program is not None:
-        program.seeded(generator, before, seed, draw)
+    cdef ThreadState *ts = thread_state()
+    if ts.program != NULL:
+        (<Program>ts.program).seeded(generator, before, seed, draw)
 
 
 cdef int fill_random(int kind, Value *y, uint64_t seed, uint64_t draw, uint64_t count, int64_t lowest) except -1:

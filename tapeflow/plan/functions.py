@@ -16,8 +16,8 @@ from tapeflow import _core, _epoch
 from tapeflow._core import GuardFailed, Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan.plans import Plan
-from tapeflow.plan.record import is_dynamic, record
-from tapeflow.transforms import flatten
+from tapeflow.plan.record import Recording, is_dynamic, record
+from tapeflow.transforms import flatten, unflatten
 
 _VARIANTS = 8  # values at one and the same guard, after which the signature runs eagerly
 _MODES = ("grad mode", "the default dtype", "train or eval", "the structure of the arguments")  # begin a key
@@ -49,11 +49,12 @@ def _depth() -> int:
 class _Entry:
     """What one signature has: plans, one for each path that Python took, or a reason to run eagerly."""
 
-    __slots__ = ("plans", "reason")
+    __slots__ = ("plans", "reason", "used")
 
     def __init__(self) -> None:
         self.plans: list[Plan] = []
         self.reason = ""
+        self.used = True  # since the cache was last looked through for one to drop
 
 
 class Function:
@@ -65,7 +66,6 @@ class Function:
         self._max_plans = max_plans
         self._entries: OrderedDict[Any, _Entry] = OrderedDict()
         self._dropped = 0
-        self._lock = threading.RLock()
 
     def __get__(self, instance: Any, owner: Any = None) -> Any:
         return self if instance is None else functools.partial(self, instance)
@@ -76,35 +76,58 @@ class Function:
         key = self._key(args, kwargs)
         entry = self._entries.get(key)
         if entry is None:
-            return self._first(key, args, kwargs)
-        if entry.reason:
-            return self._f(*args, **kwargs)
-        for i, plan in enumerate(entry.plans):
-            try:
-                result = plan(*args, **kwargs)
-            except GuardFailed:
-                continue
-            if i:  # the path that was taken last is tried first
-                entry.plans.insert(0, entry.plans.pop(i))
-            return result
-        return self._another(key, entry, args, kwargs)
+            with _core.get_state_lock():  # of several threads one records, and the others wait for its plan
+                entry = self._entries.get(key)
+                if entry is None:
+                    return self._first(key, args, kwargs)
+        entry.used = True
+        tried: list[Plan] = []
+        while not entry.reason:
+            for plan in entry.plans:
+                if plan in tried:
+                    continue
+                try:
+                    result = plan(*args, **kwargs)
+                except GuardFailed:
+                    tried.append(plan)
+                    continue
+                if tried:
+                    self._to_front(entry, plan)
+                return result
+            with _core.get_state_lock():
+                if all(plan in tried for plan in entry.plans):
+                    return self._another(entry, args, kwargs)
+        return self._f(*args, **kwargs)
+
+    @staticmethod
+    def _to_front(entry: _Entry, plan: Plan) -> None:
+        """The path that was taken last is tried first."""
+        try:
+            entry.plans.remove(plan)
+        except ValueError:  # another thread does the same
+            return
+        entry.plans.insert(0, plan)
 
     # ---- recording
 
     def _first(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         entry = _Entry()
         result = self._record(entry, args, kwargs)
-        with self._lock:
-            self._entries[key] = entry
-            while len(self._entries) > self._max_plans:
-                self._entries.popitem(last=False)
-                self._dropped += 1
-                if self._dropped == self._max_plans:
-                    text = f"[tp.function] {self._name} is recorded again and again: {self._churning()}. "
-                    warnings.warn(text + "Pass what changes as a tensor, or call the plain function.", stacklevel=4)
+        self._entries[key] = entry
+        while len(self._entries) > self._max_plans:
+            oldest, other = next(iter(self._entries.items()))
+            if other.used:
+                other.used = False
+                self._entries.move_to_end(oldest)
+                continue
+            del self._entries[oldest]
+            self._dropped += 1
+            if self._dropped == self._max_plans:
+                text = f"[tp.function] {self._name} is recorded again and again: {self._churning()}. "
+                warnings.warn(text + "Pass what changes as a tensor, or call the plain function.", stacklevel=4)
         return result
 
-    def _another(self, key: Any, entry: _Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _another(self, entry: _Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A path that was not taken before: record it, too, unless there are too many."""
         if len(entry.plans) >= _VARIANTS:
             try:
@@ -117,15 +140,20 @@ class Function:
         return self._record(entry, args, kwargs)
 
     def _record(self, entry: _Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        r = record(self._f, args, kwargs, True, "tp.function")
+        def make(r: Recording) -> None:
+            if r.differentiable:
+                entry.reason = (
+                    "a result can still be differentiated with respect to something captured or passed: gradients "
+                    "outside of the function need its tape. Take the gradients inside, or call it under no_grad."
+                )
+            else:
+                entry.plans.insert(0, Plan(r.ir, r, name=self._name))
+
+        r, result = record(self._f, args, kwargs, "tp.function", make)
         if r.differentiable:
-            entry.reason = (
-                "a result can still be differentiated with respect to something captured or passed: gradients outside "
-                "of the function need its tape. Take the gradients inside, or call it under no_grad."
-            )
-            return r.kept
-        entry.plans.insert(0, Plan(r.ir, r, name=self._name))
-        return r.value
+            return result
+        leaves, structure = flatten(result)
+        return unflatten(structure, [x.detach() if isinstance(x, Tensor) else x for x in leaves])
 
     # ---- signatures
 
@@ -179,12 +207,12 @@ class Function:
     @property
     def plans(self) -> list[Plan]:
         """The plans of all signatures."""
-        return [plan for entry in self._entries.values() for plan in entry.plans]
+        return [plan for entry in list(self._entries.values()) for plan in entry.plans]
 
     def explain(self) -> str:
         """Why each plan exists, and what is constant in it."""
         lines = [f"{self._name}: {len(self._entries)} signatures"]
-        for key, entry in self._entries.items():
+        for key, entry in list(self._entries.items()):
             lines.append(f"- {', '.join(map(str, key[_FIRST:])) or 'no arguments'}")
             if entry.reason:
                 lines.append(f"  runs eagerly: {entry.reason}")
@@ -210,7 +238,7 @@ def function(f: Callable[..., Any] | None = None, *, max_plans: int = 32) -> Any
         May call backward or grad, update captured tensors in place, draw random numbers; returns tensors, numbers and
         nested containers of them.
     max_plans : int
-        Signatures that are kept; the one unused the longest goes.
+        Signatures that are kept; one that was not used for long goes.
 
     Returns
     -------

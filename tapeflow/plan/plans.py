@@ -325,7 +325,7 @@ def freeze(f: Callable[..., Any], *args: Any, passes: Any = None, plan_memory: b
     """
     if not callable(f):
         raise PlanError(f"[freeze] expected a function, got {type(f).__name__}.")
-    r = record(f, args, kwargs, False, "freeze")
+    r, _ = record(f, args, kwargs, "freeze")
     return Plan(r.ir, r, passes, plan_memory, getattr(f, "__name__", "plan"))
 
 
@@ -355,5 +355,5 @@ def freeze_tape(tape: Any, inputs: Any, outputs: Any, passes: Any = None, plan_m
         ir.objects.pop(k, None)
     arguments = (tuple, [(tuple, [None] * len(numbers)), (dict, [])])
     places = [[n] for n in range(len(results))]
-    r = Recording(ir, arguments, {}, list(range(len(numbers))), structure, places, None, False, None)
+    r = Recording(ir, arguments, {}, list(range(len(numbers))), structure, places, False)
     return Plan(ir, r, passes, plan_memory, "tape")

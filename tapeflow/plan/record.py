@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -15,9 +14,6 @@ from tapeflow._core import Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan.ir import GRAD_GUARD, GUARD, INPUT, IR, Instr, Value
 from tapeflow.transforms import flatten, unflatten
-
-# One recording at a time: values carry the mark of one program only.
-recording = threading.RLock()
 
 _STATIC = (bool, int, str, bytes, type(None), type(Ellipsis))
 
@@ -37,9 +33,7 @@ class Recording:
     dynamic: list[int]  # positions of leaves that are inputs
     result: Any  # structure of the result
     leaves: list[Any]  # of the result: the place among the outputs (an int in a list), or the thing itself
-    value: Any  # the result of this run
     differentiable: bool  # a result can be differentiated with respect to something captured
-    kept: Any  # the result of this run as the function returned it
 
 
 def as_input(x: Any) -> Tensor:
@@ -51,10 +45,17 @@ def as_input(x: Any) -> Tensor:
     return _core.from_number(x, "float64", "plan") if type(x) is float else _core.asarray(x)
 
 
-def record(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], keep: bool, op: str) -> Recording:
-    """Run f once and take notes. keep: leave the effects of the run; otherwise state is put back, as after an error."""
+def record(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    op: str,
+    then: Callable[[Recording], None] | None = None,
+) -> tuple[Recording, Any]:
+    """Run f once and take notes; also f's result. The effects of the run stay where there is something to be done then,
+    and it is done without an error; otherwise state is put back."""
     leaves, structure = flatten((args, kwargs))
-    with recording:
+    with _core.get_state_lock():  # one at a time: values carry the mark of one program only
         tape = _core.Tape()
         program: Any = None
         done = False
@@ -75,25 +76,26 @@ def record(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any],
                 _check(program, op)
             ir = build(program, 0, len(program), list(range(len(dynamic))), numbers, states, grads, op)
             _check_escapes(program, ir, out, op)
-            done = True
+            outputs = iter(range(len(numbers)))
+            places = [[next(outputs)] if isinstance(x, Tensor) else x for x in out]
+            recording = Recording(
+                ir,
+                structure,
+                static,
+                dynamic,
+                result_structure,
+                places,
+                any(isinstance(x, Tensor) and _core.is_differentiable(x) for x in out),
+            )
+            if then is not None:
+                then(recording)
+                done = True
         finally:
             if young:
                 gc.unfreeze()
-            if program is not None and not (keep and done):
+            if program is not None and not done:
                 program.restore()
-        outputs = iter(range(len(numbers)))
-        places = [[next(outputs)] if isinstance(x, Tensor) else x for x in out]
-        return Recording(
-            ir,
-            structure,
-            static,
-            dynamic,
-            result_structure,
-            places,
-            unflatten(result_structure, [x.detach() if isinstance(x, Tensor) else x for x in out]),
-            any(isinstance(x, Tensor) and _core.is_differentiable(x) for x in out),
-            result,
-        )
+        return recording, result
 
 
 def _arguments(program: Any, leaves: list[Any], op: str) -> tuple[list[Any], dict[int, Any], list[int]]:
