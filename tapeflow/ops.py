@@ -290,6 +290,7 @@ structured("cumulative_prod", "Products of the first 1, 2, ... elements along an
 structured("cumulative_max", "Largest of the first 1, 2, ... elements along an axis; the first of equals has the cotangent.")
 structured("logcumsumexp",  "log of the sum of exponentials of the first 1, 2, ... elements along an axis, without overflow.")
 structured("recurrence",    "y[k] = x[k] + y[k - 1]*a[k] along an axis, or from its end x[k] + y[k + 1]*a[k + 1]: the rule of scans.")
+structured("cumulative_argmax", "Positions, in C order, of the running maxima of cumulative_max.")
 structured("take",          "Elements along an axis at integer positions.")
 structured("places",        "Positions from index tensors: steps along axes plus wrapped indices times strides.")
 structured("put",           "The first operand with the third at integer positions; the last one wins.")

@@ -1,23 +1,51 @@
 # Class numbers: checked, as positions in a flat (rows, classes), and as one-hot rows.
 
-cdef Tensor class_numbers(Tensor t, int64_t classes, const char *op):
-    """Integers as int64, each 0 .. classes-1."""
-    cdef int64_t i
-    cdef int64_t *id
-    cdef Value *v
+cdef Tensor class_numbers(Tensor t, const char *op):
+    """Integers as int64."""
     if is_float(t.v.dtype) or t.v.dtype == TPF_BOOL:
         raise errors.DTypeError(f"[{op.decode()}] class numbers must be integers, got dtype {dtype_name(t.v.dtype)}. "
                                 "Use .astype('int64').")
-    t = op_astype(t, TPF_INT64)
-    v = value_contiguous(t.v)
+    return op_astype(t, TPF_INT64)
+
+
+cdef int check_classes(Value *id, int64_t classes, const char *op) except -1:
+    """Are contiguous int64 class numbers, each 0 .. classes-1?"""
+    cdef int64_t i
+    for i in range(id.size):
+        if <uint64_t>(<int64_t *>id.data)[i] >= <uint64_t>classes:
+            raise errors.TensorIndexError(f"[{op.decode()}] class {(<int64_t *>id.data)[i]} is out of range "
+                                          f"0 .. {classes - 1}.")
+    return 0
+
+
+cdef int execute_class_positions(Value *labels, int64_t classes, const char *op, Value *y) except -1:
+    """y = row * classes + label for each row."""
+    cdef int64_t i
+    cdef Value *id = value_contiguous(labels)
     try:
-        id = <int64_t *>v.data
-        for i in range(v.size):
-            if <uint64_t>id[i] >= <uint64_t>classes:
-                raise errors.TensorIndexError(f"[{op.decode()}] class {id[i]} is out of range 0 .. {classes - 1}.")
+        check_classes(id, classes, op)
+        for i in range(id.size):
+            (<int64_t *>y.data)[i] = i * classes + (<int64_t *>id.data)[i]
     finally:
-        value_release(v)
-    return t
+        value_release(id)
+    return 0
+
+
+cdef int execute_one_hot(Value *indices, int64_t classes, Value *y) except -1:
+    """y = 1 at each class number along its last axis, 0 elsewhere."""
+    cdef int size = tpf_itemsize(y.dtype)
+    cdef int64_t one = 0
+    cdef int64_t i
+    cdef Value *id = value_contiguous(indices)
+    try:
+        check_classes(id, classes, b"one_hot")
+        write_number(&one, y.dtype, 1, b"one_hot")
+        memset(y.data, 0, y.size * size)
+        for i in range(id.size):
+            memcpy(y.data + (i * classes + (<int64_t *>id.data)[i]) * size, &one, size)
+    finally:
+        value_release(id)
+    return 0
 
 
 cdef Tensor of_classes(int op, Tensor t, Value *y, int64_t classes):
@@ -29,40 +57,32 @@ cdef Tensor of_classes(int op, Tensor t, Value *y, int64_t classes):
 
 def class_positions(Tensor labels not None, int64_t classes, str op):
     """row * classes + label for each row: where a flat (rows, classes) holds the class of the row."""
-    cdef Tensor t = class_numbers(labels, classes, op.encode())
-    cdef Value *id = value_contiguous(t.v)
-    cdef Value *y = NULL
-    cdef int64_t i
+    cdef bytes name = op.encode()
+    cdef Tensor t = class_numbers(labels, name)
+    cdef Value *y = value_like(t.v, TPF_INT64)
     try:
-        y = value_like(id, TPF_INT64)
-        for i in range(id.size):
-            (<int64_t *>y.data)[i] = i * classes + (<int64_t *>id.data)[i]
-    finally:
-        value_release(id)
+        execute_class_positions(t.v, classes, name, y)
+    except:
+        value_release(y)
+        raise
     return of_classes(OP_CLASS_POSITIONS, t, y, classes)
 
 
 def one_hot_rows(Tensor indices not None, int64_t classes, dtype):
     """1 at each class number along a new last axis, 0 elsewhere."""
-    cdef Tensor t = class_numbers(indices, classes, b"one_hot")
+    cdef Tensor t = class_numbers(indices, b"one_hot")
     cdef int code = dtype_code(dtype, "one_hot")
-    cdef int size = tpf_itemsize(code)
     cdef int64_t shape[65]
-    cdef int64_t one = 0
-    cdef int64_t i
-    cdef Value *id = NULL
-    cdef Value *y = NULL
+    cdef Value *y
     if t.v.ndim >= 64:
         raise errors.ShapeError("[one_hot] the result would have more than 64 dimensions.")
     memcpy(shape, t.v.shape, t.v.ndim * sizeof(int64_t))
     shape[t.v.ndim] = classes
     check_sizes(t.v.ndim + 1, shape, b"one_hot")
-    write_number(&one, code, 1, b"one_hot")
-    id = value_contiguous(t.v)
+    y = value_new(t.v.ndim + 1, shape, code)
     try:
-        y = zeros_value(t.v.ndim + 1, shape, code)
-        for i in range(id.size):
-            memcpy(y.data + (i * classes + (<int64_t *>id.data)[i]) * size, &one, size)
-    finally:
-        value_release(id)
+        execute_one_hot(t.v, classes, y)
+    except:
+        value_release(y)
+        raise
     return of_classes(OP_ONE_HOT, t, y, classes)

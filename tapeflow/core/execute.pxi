@@ -24,17 +24,6 @@ cdef int execute_reduce(int op, uint64_t mask, Value *x, Value *y) except -1:
     return 0
 
 
-cdef int execute_concat(int axis, int nin, Value **ins, Value *y) except -1:
-    cdef int64_t start = 0
-    cdef int i
-    for i in range(nin):
-        if ins[i].size:
-            tpf_copy(y.data + start * y.strides[axis], y.strides, ins[i].data, ins[i].strides, tpf_itemsize(y.dtype),
-                     y.ndim, ins[i].shape)
-        start += ins[i].shape[axis]
-    return 0
-
-
 cdef int execute_take(int axis, Value *x, Value *idx, Value *y) except -1:
     cdef int64_t outer, inner
     cdef Value *src
@@ -67,61 +56,6 @@ cdef int execute_rows(int op, Value *x, Value *y) except -1:
         f(y.data, src.data, rows, n)
     value_release(src)
     return 0
-
-
-cdef int execute_matmul(Value *a, Value *b, Value *y) except -1:
-    cdef bint row = a.shape[a.ndim - 2] == 1
-    cdef bint column = b.shape[b.ndim - 1] == 1
-    cdef Value *va = NULL
-    cdef Value *vb = NULL
-    try:
-        va = matmul_operand(a, y.dtype, a.ndim - 1 if row else -1)
-        vb = matmul_operand(b, y.dtype, b.ndim - 2 if column else -1)
-        matmul_into(va, vb, y)
-    finally:
-        value_release(va)
-        value_release(vb)
-    return 0
-
-
-cdef int execute_cross_entropy(Value *x, Value *labels, Value *y, Value *stats) except -1:
-    """The loss, and into stats what its rule needs."""
-    cdef int64_t n = x.shape[x.ndim - 1]
-    cdef int64_t bad
-    cdef int k = x.dtype - TPF_FLOAT32
-    cdef Value *src = value_contiguous(x)
-    cdef Value *id = NULL
-    try:
-        id = value_contiguous(labels)
-        bad = kernels.cross_entropy[k](y.data, stats.data, src.data, <int64_t *>id.data, labels.size, n)
-        if bad >= 0:
-            raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out "
-                                          f"of range for the axis of {n} classes.")
-    finally:
-        value_release(src)
-        value_release(id)
-    return 0
-
-
-cdef int execute_cross_entropy_vjp(Value *g, Value *x, Value *labels, Value *y, Value *stats) except -1:
-    cdef int64_t n = x.shape[x.ndim - 1]
-    cdef Value *src = value_contiguous(x)
-    cdef Value *id = NULL
-    try:
-        id = value_contiguous(labels)
-        if x.size:
-            kernels.cross_entropy_vjp[x.dtype - TPF_FLOAT32](y.data, g.data, src.data, stats.data,
-                                                             <int64_t *>id.data, id.size, n)
-    finally:
-        value_release(src)
-        value_release(id)
-    return 0
-
-
-cdef Value *cross_entropy_stats(Value *x, Value *labels) except NULL:
-    cdef int64_t shape[2]
-    shape[0], shape[1] = labels.size, 2
-    return value_new(2, shape, x.dtype)
 
 
 cdef int cross_entropy_alone(int op, Value **ins, Value *y) except -1:
@@ -158,12 +92,9 @@ cdef int execute_op(int op, const int64_t *params, int nin, Value **ins, Value *
         value_release(raw)
         return 0
     if op == OP_RESHAPE:
-        if ins[0].contiguous:
-            memcpy(y.data, ins[0].data, y.size * tpf_itemsize(y.dtype))
-        else:
-            raw = value_copy(ins[0])
-            memcpy(y.data, raw.data, y.size * tpf_itemsize(y.dtype))
-            value_release(raw)
+        into = value_reshape(y, ins[0].ndim, ins[0].shape)
+        copy_value(into, ins[0])
+        value_release(into)
         return 0
     if op == OP_PERMUTE_DIMS:
         raw = value_view(ins[0], y.ndim)
@@ -202,7 +133,41 @@ cdef int execute_op(int op, const int64_t *params, int nin, Value **ins, Value *
         return execute_matmul(ins[0], ins[1], y)
     if op == OP_CROSS_ENTROPY or op == OP_CROSS_ENTROPY_VJP:
         return cross_entropy_alone(op, ins, y)
-    raise errors.PlanError(f"[plan] {tpf_op_name[op].decode()} has no kernel for plans.")
+    return execute_more(op, params, nin, ins, y)
+
+
+cdef int execute_more(int op, const int64_t *params, int nin, Value **ins, Value *y) except -1:
+    """execute_op for what is less common."""
+    cdef double number
+    if op == OP_ANY or op == OP_ALL:
+        return execute_truth(op, <uint64_t>params[1], ins[0], y)
+    if op == OP_VAR or op == OP_STD:
+        memcpy(&number, &params[3], sizeof(double))
+        return execute_var(op, <uint64_t>params[1], number, ins[0], y)
+    if OP_CUMULATIVE_SUM <= op <= OP_RECURRENCE:
+        return execute_scan(op, <int>params[1], params[2] != 0, ins[0], ins[1] if nin > 1 else NULL, y, NULL)
+    if op == OP_CUMULATIVE_ARGMAX:
+        return execute_argmax_scan(<int>params[1], ins[0], y)
+    if op == OP_VECDOT:
+        return execute_vecdot(<uint64_t>params[1], ins[0], ins[1], y)
+    if op == OP_PLACES:
+        return execute_places(params, nin, ins, y)
+    if op == OP_PUT:
+        copy_value(y, ins[0])
+        return put_into(y, ins[1], ins[2], <int>params[1])
+    if op == OP_LAYER_NORM:
+        return execute_norm_alone(params, nin, ins, y)
+    if op == OP_NONZERO:
+        return execute_nonzero(params[1] != 0, ins[0], y)
+    if op == OP_ARGSORT:
+        return execute_argsort(ins[0], <int>params[1], params[2] != 0, y)
+    if op == OP_SEARCHSORTED:
+        return execute_searchsorted(ins[0], ins[1], params[1] != 0, y)
+    if op == OP_ONE_HOT:
+        return execute_one_hot(ins[0], params[1], y)
+    if op == OP_CLASS_POSITIONS:
+        return execute_class_positions(ins[0], params[1], b"cross_entropy", y)
+    raise errors.PlanError(f"[plan] {tpf_op_name[op].decode()} cannot be replayed.")
 
 
 def apply_op(int op, tuple params, list xs, int dtype, tuple shape):
@@ -290,6 +255,8 @@ cdef Tensor apply_structured(int op, const int64_t *p, list xs, int dtype, tuple
     if op == OP_LAYER_NORM:
         memcpy(&number, &p[2], sizeof(double))
         return op_norm(x, b, c, <int>p[1], number, p[3] != 0)
+    if op == OP_CUMULATIVE_ARGMAX:
+        return argmax_scan(x, <int>p[1])
     if op == OP_ONE_HOT:
         return one_hot_rows(x, p[1], _numpy_dtypes[dtype])
     if op == OP_CLASS_POSITIONS:
@@ -309,27 +276,9 @@ cdef Tensor apply_places(const int64_t *p, list indices):
     for d in range(ndim):
         places.coef[d] = p[3 + ndim + d]
     for d in range(len(indices)):
-        axes[d] = d
-        places_add(&places, (<Tensor>indices[d]).v, <int>p[2], p[3 + 2 * ndim + 2 * d], p[4 + 2 * ndim + 2 * d])
+        axes[d] = <int>p[5 + 2 * ndim + 3 * d]
+        places_add(&places, (<Tensor>indices[d]).v, <int>p[2], p[3 + 2 * ndim + 3 * d], p[4 + 2 * ndim + 3 * d])
     return op_places(&places, indices, <int>p[2], axes, b"index")
-
-
-cdef int execute_by_tensors(int op, const int64_t *params, int nin, Value **ins, Value *y) except -1:
-    """y = op(ins) through the eager op, which makes a tensor of its own."""
-    cdef list xs = [wrap(value_alias(ins[k]), NULL) for k in range(nin)]
-    cdef ThreadState *ts = thread_state()
-    cdef int flags = ts.flags
-    cdef Tensor result
-    ts.flags &= ~(T_GRAD | T_TAPE)
-    try:
-        result = apply_op(op, params_tuple(params), xs, y.dtype, shape_of(y))
-    finally:
-        restore_modes(ts, flags)
-    if not same_shape(result.v, y):
-        raise GuardFailed(f"[plan] {tpf_op_name[op].decode()} has a result of shape {shape_of(result.v)}, which "
-                          f"depends on data; it was {shape_of(y)} when the plan was recorded. Freeze it for this "
-                          "case, or use tp.function, which keeps both.")
-    return copy_value(y, result.v)
 
 
 # ---- for the passes
@@ -377,10 +326,8 @@ def compute_op(int op, tuple params, list xs, int dtype, tuple shape):
     try:
         if op < TPF_N_ELEMENTWISE:
             execute_elementwise(op, len(xs), ins, y)
-        elif has_kernel(op):
-            execute_op(op, p, len(xs), ins, y)
         else:
-            execute_by_tensors(op, p, len(xs), ins, y)
+            execute_op(op, p, len(xs), ins, y)
     except:
         value_release(y)
         raise
@@ -395,13 +342,6 @@ cdef int execute_elementwise(int op, int nin, Value **ins, Value *y) except -1:
         for k in range(nin):
             dtype = ins[k].dtype if ins[k].dtype > dtype else dtype
     return execute_typed(op, dtype, y, ins[0], ins[1] if nin > 1 else NULL, ins[2] if nin > 2 else NULL, False)
-
-
-def has_kernel(int op):
-    """Can a plan run the op without making a tensor?"""
-    return (op in (OP_ASTYPE, OP_IDENTITY, OP_BROADCAST_TO, OP_RESHAPE, OP_PERMUTE_DIMS, OP_GETITEM, OP_UNSLICE,
-                   OP_ASSIGN, OP_CONCAT, OP_SOFTMAX, OP_LOG_SOFTMAX, OP_LOGSUMEXP, OP_TAKE, OP_SCATTER_ADD,
-                   OP_MATMUL, OP_CROSS_ENTROPY, OP_CROSS_ENTROPY_VJP) or OP_SUM <= op <= OP_VECTOR_NORM)
 
 
 def number_in(Tensor x not None):

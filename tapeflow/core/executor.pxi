@@ -19,7 +19,6 @@ cdef enum:
     DO_ACCUMULATE = 4
     DO_GUARD = 5
     DO_COPY = 6
-    DO_CALL = 7
     ARENA_ALIGN = 64
     COPIED = 4096                # bytes up to which state and results are copied where they go, rather than given away
 
@@ -487,8 +486,6 @@ cdef class Executable:
                 if i.op == OP_CROSS_ENTROPY:
                     return execute_cross_entropy(p[0], p[1], y, i.stats)
                 return execute_cross_entropy_vjp(p[0], p[1], p[2], y, i.stats)
-            if i.kind == DO_CALL:
-                return execute_by_tensors(i.op, i.params, i.nin, p, y)
             return execute_op(i.op, i.params, i.nin, p, y)
         finally:
             if p != ins:

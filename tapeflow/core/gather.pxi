@@ -50,9 +50,10 @@ cdef void places_add(tpf_places *p, Value *idx, int ndim, int64_t extent, int64_
         i.strides[d] = 0 if s < 0 or d >= ndim or idx.shape[s] == 1 else idx.strides[s]
 
 
-cdef int64_t *places_params(tpf_places *p, int ndim) except NULL:
-    """How many axes the indices have together, then shape and steps of the places, then (extent, times) of each one."""
-    cdef int64_t *out = params_new(2 + 2 * p.ndim + 2 * p.nidx)
+cdef int64_t *places_params(tpf_places *p, int ndim, const int *axes) except NULL:
+    """How many axes the indices have together, then shape and steps of the places, then (extent, times, axis) of each
+    one."""
+    cdef int64_t *out = params_new(2 + 2 * p.ndim + 3 * p.nidx)
     cdef int d
     out[1] = p.ndim
     out[2] = ndim
@@ -60,9 +61,28 @@ cdef int64_t *places_params(tpf_places *p, int ndim) except NULL:
         out[3 + d] = p.shape[d]
         out[3 + p.ndim + d] = p.coef[d]
     for d in range(p.nidx):
-        out[3 + 2 * p.ndim + 2 * d] = p.index[d].extent
-        out[4 + 2 * p.ndim + 2 * d] = p.index[d].times
+        out[3 + 2 * p.ndim + 3 * d] = p.index[d].extent
+        out[4 + 2 * p.ndim + 3 * d] = p.index[d].times
+        out[5 + 2 * p.ndim + 3 * d] = axes[d]
     return out
+
+
+cdef int execute_places(const int64_t *params, int nin, Value **ins, Value *y) except -1:
+    """y = the positions that params, as places_params has them, make of index tensors."""
+    cdef tpf_places p
+    cdef int ndim = <int>params[1]
+    cdef const int64_t *of = params + 3 + 2 * ndim
+    cdef int axes[64]
+    cdef int d
+    places_start(&p, ndim, params + 3)
+    memcpy(p.coef, params + 3 + ndim, ndim * sizeof(int64_t))
+    for d in range(nin):
+        places_add(&p, ins[d], <int>params[2], of[3 * d], of[3 * d + 1])
+        axes[d] = <int>of[3 * d + 2]
+    tpf_places_simplify(&p)
+    if y.size and tpf_place_all(&p, <int64_t *>y.data, y.size):
+        raise_index(&p, [wrap(value_alias(ins[d]), NULL) for d in range(nin)], axes, b"index")
+    return 0
 
 
 cdef Tensor op_places(tpf_places *p, list indices, int ndim, const int *axes, const char *op):
@@ -73,7 +93,7 @@ cdef Tensor op_places(tpf_places *p, list indices, int ndim, const int *axes, co
     cdef Value *y = value_new(p.ndim, p.shape, TPF_INT64)
     try:
         if ts.flags & T_TAPE:
-            params = places_params(p, ndim)
+            params = places_params(p, ndim, axes)
         tpf_places_simplify(p)
         if y.size and tpf_place_all(p, <int64_t *>y.data, y.size):
             raise_index(p, indices, axes, op)
@@ -359,28 +379,49 @@ cdef Value *mask_of(Value *x) except NULL:
     return value_cast(x, TPF_BOOL)
 
 
+cdef int fill_nonzero(Value *mask, int64_t count, bint flat, Value *x, Value *y) except -1:
+    """y = the positions (flat), or the coordinates (one row for each axis), of the count true elements of x's mask."""
+    cdef Value *at = value_share(y) if flat else value_new(1, &count, TPF_INT64)
+    tpf_true_positions(<int64_t *>at.data, <uint8_t *>mask.data, mask.size, count)
+    if not flat and y.size:
+        tpf_unravel(<int64_t *>y.data, <int64_t *>at.data, count, x.ndim, x.shape)
+    value_release(at)
+    return 0
+
+
+cdef int execute_nonzero(bint flat, Value *x, Value *y) except -1:
+    """fill_nonzero where x has as many elements that are not 0 as y has room for."""
+    cdef Value *mask = mask_of(x)
+    cdef int64_t count = tpf_count_true(<uint8_t *>mask.data, mask.size)
+    cdef int64_t room = y.shape[y.ndim - 1]
+    try:
+        if count != room:
+            raise GuardFailed(f"[plan] how many elements are not 0, or true, depends on data: it was {room} when the "
+                              f"plan was recorded and is {count} now. Freeze it for this case, or use tp.function, "
+                              "which keeps both.")
+        fill_nonzero(mask, count, flat, x, y)
+    finally:
+        value_release(mask)
+    return 0
+
+
 cdef Tensor op_nonzero(Tensor x, bint flat):
-    """The positions (flat), or the coordinates (one row for each axis), of the elements that are not 0."""
+    """The positions, or the coordinates, of the elements that are not 0."""
     cdef int64_t params[2]
     cdef int64_t shape[2]
-    cdef Value *at = NULL
     cdef Value *y = NULL
     cdef Value *mask = mask_of(x.v)
+    params[0], params[1] = 1, flat
     try:
         shape[0] = x.v.ndim
         shape[1] = tpf_count_true(<uint8_t *>mask.data, mask.size)
-        at = value_new(1, &shape[1], TPF_INT64)
-        tpf_true_positions(<int64_t *>at.data, <uint8_t *>mask.data, mask.size, shape[1])
-        if flat:
-            y = value_share(at)
-        else:
-            y = value_new(2, shape, TPF_INT64)
-            if y.size:
-                tpf_unravel(<int64_t *>y.data, <int64_t *>at.data, shape[1], x.v.ndim, x.v.shape)
+        y = value_new(1 if flat else 2, shape + flat, TPF_INT64)
+        fill_nonzero(mask, shape[1], flat, x.v, y)
+    except:
+        value_release(y)
+        raise
     finally:
-        value_release(at)
         value_release(mask)
-    params[0], params[1] = 1, flat
     return recorded1(OP_NONZERO, x, y, params)
 
 

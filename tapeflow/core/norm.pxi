@@ -5,50 +5,82 @@ cdef union Bits:
     int64_t bits
 
 
+cdef Value *norm_stats(Value *x, int axes) except NULL:
+    """Memory for the mean and the scale of what is normalised together: the last axes of x."""
+    cdef int64_t shape[2]
+    cdef int64_t n = extent_of(x, x.ndim - axes, x.ndim)
+    shape[0], shape[1] = x.size // n if n else 0, 2
+    return value_new(2, shape, x.dtype)
+
+
+cdef int execute_norm(Value *x, Value *weight, Value *bias, double eps, bint centred, Value *y, Value *stats) except -1:
+    """y = x normalised; weight and bias may be NULL."""
+    cdef int k = x.dtype - TPF_FLOAT32
+    cdef int64_t rows = stats.shape[0]
+    cdef int64_t n = x.size // rows if rows else 0
+    cdef const void *w = NULL
+    cdef const void *b = NULL
+    cdef Value *own[3]
+    cdef int i
+    own[0] = own[1] = own[2] = NULL
+    try:
+        own[0] = value_contiguous(x)
+        if weight != NULL:
+            own[1] = value_contiguous(weight)
+            w = own[1].data
+        if bias != NULL:
+            own[2] = value_contiguous(bias)
+            b = own[2].data
+        if y.size >= RELEASE_GIL // 4:
+            with nogil:
+                kernels.layer_norm[k](y.data, stats.data, own[0].data, w, b, rows, n, eps, centred)
+        elif y.size:
+            kernels.layer_norm[k](y.data, stats.data, own[0].data, w, b, rows, n, eps, centred)
+    finally:
+        for i in range(3):
+            value_release(own[i])
+    return 0
+
+
+cdef int execute_norm_alone(const int64_t *params, int nin, Value **ins, Value *y) except -1:
+    """execute_norm where nobody asks for the statistics."""
+    cdef Bits eps
+    cdef Value *stats = norm_stats(ins[0], <int>params[1])
+    eps.bits = params[2]
+    try:
+        return execute_norm(ins[0], ins[1] if nin > 1 else NULL, ins[2] if nin > 2 else NULL, eps.number,
+                            params[3] != 0, y, stats)
+    finally:
+        value_release(stats)
+
+
 cdef Tensor op_norm(Tensor x, Tensor weight, Tensor bias, int axes, double eps, bint centred):
     """x, less its mean if centred, divided by the root of its mean square plus eps, over its last axes (one or more);
     then times weight, plus bias, which have the shape of those axes, or are None. All of one float dtype."""
     cdef ThreadState *ts = thread_state()
-    cdef int k = x.v.dtype - TPF_FLOAT32
     cdef int nin = 1 if weight is None else 2 if bias is None else 3
     cdef int d
-    cdef int64_t n = 1
-    cdef int64_t stats_shape[2]
+    cdef Tensor t
+    cdef list given = [hold(x), None if weight is None else hold(weight), None if bias is None else hold(bias)]
     cdef Value *vals[3]
     cdef Value *stats = NULL
     cdef Value *y = NULL
     cdef Entry *nodes[3]
     cdef Entry *e = NULL
     cdef Bits as_bits
-    cdef const void *w = NULL
-    cdef const void *b = NULL
+    cdef bint wanted = False
     vals[0] = vals[1] = vals[2] = NULL
-    x, weight, bias = hold(x), None if weight is None else hold(weight), None if bias is None else hold(bias)
-    nodes[0] = x.node
-    nodes[1] = NULL if weight is None else weight.node
-    nodes[2] = NULL if bias is None else bias.node
     try:
-        vals[0] = value_contiguous(x.v)
-        if nin > 1:
-            vals[1] = value_contiguous(weight.v)
-            w = vals[1].data
-        if nin > 2:
-            vals[2] = value_contiguous(bias.v)
-            b = vals[2].data
+        for d in range(nin):  # contiguous: the rule reads them as they are
+            t = given[d]
+            vals[d], nodes[d] = value_contiguous(t.v), t.node
+            wanted = wanted or wants_record(ts, t.node, t.v.dtype)
         y = value_like(vals[0], x.v.dtype)
-        for d in range(y.ndim - axes, y.ndim):
-            n *= y.shape[d]
-        stats_shape[0], stats_shape[1] = y.size // n if n else 0, 2
-        stats = value_new(2, stats_shape, x.v.dtype)
-        if y.size >= RELEASE_GIL // 4:
-            with nogil:
-                kernels.layer_norm[k](y.data, stats.data, vals[0].data, w, b, stats_shape[0], n, eps, centred)
-        elif y.size:
-            kernels.layer_norm[k](y.data, stats.data, vals[0].data, w, b, stats_shape[0], n, eps, centred)
-        if (wants_record(ts, nodes[0], y.dtype) or wants_record(ts, nodes[1], y.dtype)
-                or wants_record(ts, nodes[2], y.dtype)):
+        stats = norm_stats(y, axes)
+        execute_norm(vals[0], vals[1], vals[2], eps, centred, y, stats)
+        if wanted:
             for d in range(nin):  # packed or not, they are the values that a recording has numbered
-                note_packed(vals[d], x.v if d == 0 else weight.v if d == 1 else bias.v)
+                note_packed(vals[d], (<Tensor>given[d]).v)
             e = record(ts, OP_LAYER_NORM, nin, nodes, vals, y, SAVE_A if nin == 1 else SAVE_A | SAVE_B)
             e.params = params_new(3)
             as_bits.number = eps

@@ -56,35 +56,51 @@ cdef object writable_rows(Value *v, int64_t n):
     return numpy.frombuffer(view, _numpy_dtypes[v.dtype]).reshape(-1, n)
 
 
-cdef Value *order_value(Value *x, int axis, bint descending, int64_t first) except NULL:
-    """The indices of the first elements in order along an axis."""
+cdef int execute_argsort(Value *x, int axis, bint descending, Value *y) except -1:
+    """y = the indices of the first elements in order along an axis, as many as y has there."""
     cdef int64_t n = x.shape[axis]
+    cdef int64_t first = y.shape[axis]
     cdef int64_t shape[64]
-    cdef int d
-    cdef Value *rows = axis_last(x, axis)
-    cdef Value *y = NULL
+    cdef Value *rows = NULL
+    cdef Value *out = NULL
+    cdef Value *back = NULL
+    if y.size == 0:
+        return 0
     try:
-        for d in range(x.ndim):
-            shape[d] = rows.shape[d]
+        rows = axis_last(x, axis)
+        memcpy(shape, rows.shape, x.ndim * sizeof(int64_t))
         shape[x.ndim - 1] = first
-        y = value_new(x.ndim, shape, TPF_INT64)
-        if y.size and order_here(x, n):
-            tpf_order_rows(<int64_t *>y.data, rows.data, tpf_itemsize(rows.dtype), rows.dtype, rows.size // n, n,
+        out = value_share(y) if axis == x.ndim - 1 else value_new(x.ndim, shape, TPF_INT64)
+        if order_here(x, n):
+            tpf_order_rows(<int64_t *>out.data, rows.data, tpf_itemsize(rows.dtype), rows.dtype, rows.size // n, n,
                            first, descending)
-        elif y.size:
-            writable_rows(y, first)[...] = _ordering.first_of_rows(to_numpy(rows).reshape(-1, n), first, descending)
-    except:
-        value_release(y)
-        raise
+        else:
+            writable_rows(out, first)[...] = _ordering.first_of_rows(to_numpy(rows).reshape(-1, n), first, descending)
+        if out != y:
+            back = value_view(out, out.ndim)
+            swap_value_axes(back, out, axis)
+            copy_value(y, back)
     finally:
         value_release(rows)
-    return axis_back(y, axis)
+        value_release(out)
+        value_release(back)
+    return 0
 
 
 cdef Tensor op_argsort(Tensor x, int axis, bint descending, int64_t first):
     cdef int64_t params[4]
+    cdef int64_t shape[64]
+    cdef Value *y
+    memcpy(shape, x.v.shape, x.v.ndim * sizeof(int64_t))
+    shape[axis] = first
     params[0], params[1], params[2], params[3] = 3, axis, descending, first
-    return recorded1(OP_ARGSORT, x, order_value(x.v, axis, descending, first), params)
+    y = value_new(x.v.ndim, shape, TPF_INT64)
+    try:
+        execute_argsort(x.v, axis, descending, y)
+    except:
+        value_release(y)
+        raise
+    return recorded1(OP_ARGSORT, x, y, params)
 
 
 cdef Value *sorted_value(Value *x, int axis, bint descending) except NULL:
@@ -267,23 +283,31 @@ def searchsorted(x1, x2, side="left"):
     return op_searchsorted(t, v, side == "right")
 
 
-cdef Tensor op_searchsorted(Tensor t, Tensor v, bint right):
-    """Both are compared in one dtype that holds the values of both."""
-    cdef ThreadState *ts = thread_state()
-    cdef int dtype = t.v.dtype
+cdef int execute_searchsorted(Value *t, Value *v, bint right, Value *y) except -1:
+    """y = where the elements of v would go in t; both are compared in one dtype that holds the values of both."""
+    cdef int dtype = t.dtype
     cdef Value *table = NULL
     cdef Value *x = NULL
-    cdef Value *y = NULL
+    if dtype != v.dtype or not is_float(dtype):
+        dtype = TPF_FLOAT64 if is_float(dtype) or is_float(v.dtype) else TPF_INT64
+    try:
+        table = in_dtype(t, dtype)
+        x = in_dtype(v, dtype)
+        tpf_search(<int64_t *>y.data, table.data, table.size, x.data, x.size, dtype, right)
+    finally:
+        value_release(table)
+        value_release(x)
+    return 0
+
+
+cdef Tensor op_searchsorted(Tensor t, Tensor v, bint right):
+    cdef ThreadState *ts = thread_state()
+    cdef Value *y = value_new(v.v.ndim, v.v.shape, TPF_INT64)
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
-    if dtype != v.v.dtype or not is_float(dtype):
-        dtype = TPF_FLOAT64 if is_float(dtype) or is_float(v.v.dtype) else TPF_INT64
     try:
-        table = in_dtype(t.v, dtype)
-        x = in_dtype(v.v, dtype)
-        y = value_new(x.ndim, x.shape, TPF_INT64)
-        tpf_search(<int64_t *>y.data, table.data, table.size, x.data, x.size, dtype, right)
+        execute_searchsorted(t.v, v.v, right, y)
         if ts.flags & T_TAPE:
             vals[0], vals[1] = t.v, v.v
             nodes[0], nodes[1] = t.node, v.node
@@ -294,9 +318,6 @@ cdef Tensor op_searchsorted(Tensor t, Tensor v, bint right):
         value_release(y)
         entry_release(e)
         raise
-    finally:
-        value_release(table)
-        value_release(x)
     return wrap(y, e)
 
 

@@ -158,29 +158,19 @@ cdef bint matrices_readable(Value *v) noexcept:
                        &flag, &ld)
 
 
-cdef Value *matmul_value(Value *a, Value *b) except NULL:
-    """a (..., m, k) @ b (..., k, n) with the leading axes broadcast; both of one dtype."""
-    cdef int64_t m = a.shape[a.ndim - 2]
-    cdef int64_t k = a.shape[a.ndim - 1]
-    cdef int64_t n = b.shape[b.ndim - 1]
+cdef Value *matmul_value(Value *a, Value *b, int dtype) except NULL:
+    """Memory for a (..., m, k) @ b (..., k, n) with the leading axes broadcast."""
     cdef int ndim = a.ndim if a.ndim > b.ndim else b.ndim
     cdef int64_t shape[64]
     cdef int d, p
-    cdef Value *y
     for d in range(ndim - 2):
         p = d - (ndim - a.ndim)
         shape[d] = 1 if p < 0 else a.shape[p]
         p = d - (ndim - b.ndim)
         if p >= 0 and b.shape[p] != 1:
             shape[d] = b.shape[p]
-    shape[ndim - 2], shape[ndim - 1] = m, n
-    y = value_new(ndim, shape, a.dtype)
-    try:
-        matmul_into(a, b, y)
-    except:
-        value_release(y)
-        raise
-    return y
+    shape[ndim - 2], shape[ndim - 1] = a.shape[a.ndim - 2], b.shape[b.ndim - 1]
+    return value_new(ndim, shape, dtype)
 
 
 cdef int matmul_into(Value *a, Value *b, Value *y) except -1:
@@ -257,38 +247,40 @@ cdef Value *matmul_operand(Value *v, int dtype, int along) except NULL:
     return packed
 
 
-cdef Tensor op_matmul(Tensor a, Tensor b):
-    """The product of the last two axes; both have at least two."""
-    cdef ThreadState *ts = thread_state()
-    cdef int dtype = a.v.dtype if a.v.dtype > b.v.dtype else b.v.dtype
-    cdef Value *va = NULL
+cdef int execute_matmul(Value *a, Value *b, Value *y) except -1:
+    """y = a @ b, with the operands cast and packed as y and BLAS want them."""
+    cdef bint row = a.shape[a.ndim - 2] == 1
+    cdef bint column = b.shape[b.ndim - 1] == 1
+    cdef Value *va = matmul_operand(a, y.dtype, a.ndim - 1 if row else -1)
     cdef Value *vb = NULL
-    cdef Value *y = NULL
-    cdef Value *vals[2]
-    cdef Entry *nodes[2]
-    cdef Entry *e = NULL
-    cdef int saves = 0
-    cdef bint row = a.v.shape[a.v.ndim - 2] == 1
-    cdef bint column = b.v.shape[b.v.ndim - 1] == 1
-    check_matmul(a.v, b.v)
-    a, b = hold(a), hold(b)
     try:
-        va = matmul_operand(a.v, dtype, a.v.ndim - 1 if row else -1)
-        vb = matmul_operand(b.v, dtype, b.v.ndim - 2 if column else -1)
-        y = matmul_value(va, vb)
-        if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
-            vals[0], vals[1] = a.v, b.v
-            nodes[0], nodes[1] = a.node, b.node
-            if a.node != NULL and a.node.flags & E_GRAD:
-                saves |= SAVE_B
-            if b.node != NULL and b.node.flags & E_GRAD:
-                saves |= SAVE_A
-            e = record(ts, OP_MATMUL, 2, nodes, vals, y, saves)
-        value_share(y)
+        vb = matmul_operand(b, y.dtype, b.ndim - 2 if column else -1)
+        matmul_into(va, vb, y)
     finally:
         value_release(va)
         value_release(vb)
+    return 0
+
+
+cdef Tensor op_matmul(Tensor a, Tensor b):
+    """The product of the last two axes; both have at least two."""
+    cdef ThreadState *ts = thread_state()
+    cdef Value *y
+    cdef Value *vals[2]
+    cdef Entry *nodes[2]
+    cdef Entry *e = NULL
+    check_matmul(a.v, b.v)
+    a, b = hold(a), hold(b)
+    y = matmul_value(a.v, b.v, a.v.dtype if a.v.dtype > b.v.dtype else b.v.dtype)
+    try:
+        execute_matmul(a.v, b.v, y)
+        if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
+            vals[0], vals[1] = a.v, b.v
+            nodes[0], nodes[1] = a.node, b.node
+            e = record(ts, OP_MATMUL, 2, nodes, vals, y, product_saves(a, b))
+    except:
         value_release(y)
+        raise
     return wrap(y, e)
 
 
@@ -310,52 +302,64 @@ cdef int check_matmul(Value *a, Value *b) except -1:
 # ---- sums of products over axes
 
 
+cdef int execute_vecdot(uint64_t mask, Value *a, Value *b, Value *y) except -1:
+    """y = the sum of a * b over the axes in mask."""
+    cdef int64_t outer, n, inner, step
+    cdef int k = y.dtype - TPF_FLOAT32
+    cdef Value *va = reduction_order(a, mask, &outer, &n, &inner)
+    cdef Value *vb = NULL
+    try:
+        vb = reduction_order(b, mask, &outer, &n, &inner)
+        if va.size == 0:
+            outer, n, inner = y.size, 0, 1
+        step = n * inner
+        if va.size >= RELEASE_GIL:
+            with nogil:
+                kernels.dot[k](y.data, va.data, vb.data, outer, n, inner, step, step)
+        elif y.size:
+            kernels.dot[k](y.data, va.data, vb.data, outer, n, inner, step, step)
+    finally:
+        value_release(va)
+        value_release(vb)
+    return 0
+
+
 cdef Tensor op_vecdot(Tensor a, Tensor b, uint64_t mask):
     """The sum over the axes in mask of a * b, floats of one shape and dtype; the bits are multiply's and sum's."""
     cdef ThreadState *ts = thread_state()
     cdef int64_t shape[64]
-    cdef int64_t outer, n, inner
+    cdef int64_t n
     cdef int ndim
-    cdef Value *va = NULL
-    cdef Value *vb = NULL
-    cdef Value *y = NULL
+    cdef Value *y
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
-    cdef int saves = 0
     a, b = steady(a), steady(b)
     reduced_shape(a.v, mask, False, &ndim, shape, &n)
+    y = value_new(ndim, shape, a.v.dtype)
     try:
-        va = reduction_order(a.v, mask, &outer, &n, &inner)
-        vb = reduction_order(b.v, mask, &outer, &n, &inner)
-        y = value_new(ndim, shape, a.v.dtype)
-        if va.size == 0:
-            outer, n, inner = y.size, 0, 1
-        if y.size:
-            if va.size >= RELEASE_GIL:
-                with nogil:
-                    kernels.dot[y.dtype - TPF_FLOAT32](y.data, va.data, vb.data, outer, n, inner, n * inner, n * inner)
-            else:
-                kernels.dot[y.dtype - TPF_FLOAT32](y.data, va.data, vb.data, outer, n, inner, n * inner, n * inner)
+        execute_vecdot(mask, a.v, b.v, y)
         if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
             vals[0], vals[1] = a.v, b.v
             nodes[0], nodes[1] = a.node, b.node
-            if a.node != NULL and a.node.flags & E_GRAD:
-                saves |= SAVE_B
-            if b.node != NULL and b.node.flags & E_GRAD:
-                saves |= SAVE_A
-            e = record(ts, OP_VECDOT, 2, nodes, vals, y, saves)
+            e = record(ts, OP_VECDOT, 2, nodes, vals, y, product_saves(a, b))
             e.params = params_new(1)
             e.params[1] = <int64_t>mask
-        value_share(y)
     except:
+        value_release(y)
         entry_release(e)
         raise
-    finally:
-        value_release(va)
-        value_release(vb)
-        value_release(y)
     return wrap(y, e)
+
+
+cdef int product_saves(Tensor a, Tensor b) noexcept:
+    """The rule of a product needs of each operand the other one."""
+    cdef int saves = 0
+    if a.node != NULL and a.node.flags & E_GRAD:
+        saves |= SAVE_B
+    if b.node != NULL and b.node.flags & E_GRAD:
+        saves |= SAVE_A
+    return saves
 
 
 def matmul(x1, x2, /):

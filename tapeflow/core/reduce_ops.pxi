@@ -266,36 +266,72 @@ cdef Tensor op_logsumexp(Tensor x, uint64_t mask, bint keepdims):
     return op_reshape(x, ndim, shape) if ndim != x.v.ndim else x
 
 
+cdef Value *cross_entropy_stats(Value *x, Value *labels) except NULL:
+    """Memory for what the rule needs of each row: its maximum and 1 / sum."""
+    cdef int64_t shape[2]
+    shape[0], shape[1] = labels.size, 2
+    return value_new(2, shape, x.dtype)
+
+
+cdef int execute_cross_entropy(Value *x, Value *labels, Value *y, Value *stats) except -1:
+    """y = the loss; labels are int64."""
+    cdef int64_t n = x.shape[x.ndim - 1]
+    cdef int64_t bad
+    cdef int k = x.dtype - TPF_FLOAT32
+    cdef Value *src = value_contiguous(x)
+    cdef Value *id = NULL
+    try:
+        id = value_contiguous(labels)
+        if src.size >= RELEASE_GIL // 4:
+            with nogil:
+                bad = kernels.cross_entropy[k](y.data, stats.data, src.data, <int64_t *>id.data, id.size, n)
+        else:
+            bad = kernels.cross_entropy[k](y.data, stats.data, src.data, <int64_t *>id.data, id.size, n)
+        if bad >= 0:
+            raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out "
+                                          f"of range for the axis of {n} classes.")
+    finally:
+        value_release(src)
+        value_release(id)
+    return 0
+
+
+cdef int execute_cross_entropy_vjp(Value *g, Value *x, Value *labels, Value *y, Value *stats) except -1:
+    """y = the cotangent of x; cross_entropy_vjp (rules.pxi) has the same operations one by one."""
+    cdef int64_t n = x.shape[x.ndim - 1]
+    cdef int k = x.dtype - TPF_FLOAT32
+    cdef Value *src = value_contiguous(x)
+    cdef Value *id = NULL
+    try:
+        id = value_contiguous(labels)
+        if x.size >= RELEASE_GIL // 4:
+            with nogil:
+                kernels.cross_entropy_vjp[k](y.data, g.data, src.data, stats.data, <int64_t *>id.data, id.size, n)
+        elif x.size:
+            kernels.cross_entropy_vjp[k](y.data, g.data, src.data, stats.data, <int64_t *>id.data, id.size, n)
+    finally:
+        value_release(src)
+        value_release(id)
+    return 0
+
+
 cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
     """The mean over rows of logsumexp(x) - x[label]; labels are integers of x's shape without the last axis."""
     x = steady(x)
     cdef ThreadState *ts = thread_state()
-    cdef int64_t n = x.v.shape[x.v.ndim - 1]
-    cdef int64_t rows = labels.v.size
-    cdef int64_t bad
-    cdef int k = x.v.dtype - TPF_FLOAT32
     cdef Tensor ids = op_astype(labels, TPF_INT64)
     cdef Value *src = value_contiguous(x.v)
     cdef Value *id = NULL
     cdef Value *stats = NULL
-    cdef int64_t stats_shape[2]
     cdef Value *y = NULL
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
-    stats_shape[0], stats_shape[1] = rows, 2
     try:
         id = owned(ids.v) if ids.v.contiguous else value_copy(ids.v)  # backward trusts that they stay in range
-        stats = value_new(2, stats_shape, x.v.dtype)
+        stats = cross_entropy_stats(src, id)
         y = value_scalar(x.v.dtype)
-        if src.size >= RELEASE_GIL // 4:
-            with nogil:
-                bad = kernels.cross_entropy[k](y.data, stats.data, src.data, <int64_t *>id.data, rows, n)
-        else:
-            bad = kernels.cross_entropy[k](y.data, stats.data, src.data, <int64_t *>id.data, rows, n)
-        if bad >= 0:
-            raise errors.TensorIndexError(f"[cross_entropy] label {(<int64_t *>id.data)[bad]} at position {bad} is out "
-                                          f"of range for the axis of {n} classes.")
+        execute_cross_entropy(src, id, y, stats)
         if wants_record(ts, x.node, y.dtype):
             vals[0], vals[1] = x.v, ids.v
             nodes[0], nodes[1] = x.node, ids.node
@@ -317,25 +353,19 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
 
 
 cdef Tensor cross_entropy_grad(Tensor g, Value *x, Value *ids, Value *stats):
-    """The cotangent of x in one kernel; cross_entropy_vjp (rules.pxi) has the same operations one by one."""
-    cdef int64_t n = x.shape[x.ndim - 1]
-    cdef int k = x.dtype - TPF_FLOAT32
+    """The cotangent of x in one kernel."""
     cdef Value *y = value_like(x, x.dtype)
     cdef ThreadState *ts = thread_state()
     cdef Value *vals[3]
     cdef Entry *nodes[3]
     cdef Entry *e = NULL
-    if x.size >= RELEASE_GIL // 4:
-        with nogil:
-            kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, stats.data, <int64_t *>ids.data, ids.size, n)
-    elif x.size:
-        kernels.cross_entropy_vjp[k](y.data, g.v.data, x.data, stats.data, <int64_t *>ids.data, ids.size, n)
-    if ts.flags & T_TAPE:
-        vals[0], vals[1], vals[2] = g.v, x, ids
-        nodes[0] = nodes[1] = nodes[2] = NULL
-        try:
+    try:
+        execute_cross_entropy_vjp(g.v, x, ids, y, stats)
+        if ts.flags & T_TAPE:
+            vals[0], vals[1], vals[2] = g.v, x, ids
+            nodes[0] = nodes[1] = nodes[2] = NULL
             e = record(ts, OP_CROSS_ENTROPY_VJP, 3, nodes, vals, y, 0)
-        except:
-            value_release(y)
-            raise
+    except:
+        value_release(y)
+        raise
     return wrap(y, e)

@@ -1,25 +1,14 @@
 # Running reductions along an axis, and the recurrence that is the rule of some: values and entries, rules, functions.
 
-cdef Tensor op_scan(int op, Tensor x, Tensor a, int axis, bint reverse):
-    """x scanned along axis; a: the factors of a recurrence, like x, else None."""
-    x = steady(x)
-    a = None if a is None else steady(a)
-    cdef ThreadState *ts = thread_state()
-    cdef int kind = op - OP_CUMULATIVE_SUM
-    cdef Value *src = value_contiguous(x.v)
-    cdef Value *factors = NULL
-    cdef Value *places = NULL
-    cdef Value *y = NULL
-    cdef Value *vals[2]
-    cdef Entry *nodes[2]
-    cdef Entry *e = NULL
+cdef int execute_scan(int op, int axis, bint reverse, Value *x, Value *a, Value *y, Value *places) except -1:
+    """y = x scanned along axis; a: the factors of a recurrence, like x, else NULL; places: of a maximum, for where in
+    C order each element's stands, or NULL."""
+    cdef tpf_scan scan = kernels.scan[op - OP_CUMULATIVE_SUM][x.dtype]
     cdef tpf_scan_call call
-    cdef bint wanted = wants_record(ts, x.node, x.v.dtype) or (a is not None and wants_record(ts, a.node, a.v.dtype))
+    cdef Value *src = value_contiguous(x)
+    cdef Value *factors = NULL
     try:
-        factors = NULL if a is None else value_contiguous(a.v)
-        y = value_new(x.v.ndim, x.v.shape, x.v.dtype)
-        if op == OP_CUMULATIVE_MAX and wanted:
-            places = value_new(x.v.ndim, x.v.shape, TPF_INT64)
+        factors = NULL if a == NULL else value_contiguous(a)
         call.y, call.x = y.data, src.data
         call.a = NULL if factors == NULL else factors.data
         call.where = NULL if places == NULL else <int64_t *>places.data
@@ -28,16 +17,61 @@ cdef Tensor op_scan(int op, Tensor x, Tensor a, int axis, bint reverse):
         call.n = src.shape[axis]
         if src.size >= RELEASE_GIL // 4:
             with nogil:
-                kernels.scan[kind][src.dtype](&call)
+                scan(&call)
         elif src.size:
-            kernels.scan[kind][src.dtype](&call)
+            scan(&call)
+    finally:
+        value_release(src)
+        value_release(factors)
+    return 0
+
+
+cdef int execute_argmax_scan(int axis, Value *x, Value *places) except -1:
+    """places = where in C order each element's maximum so far stands."""
+    cdef Value *y = value_like(x, x.dtype)
+    try:
+        return execute_scan(OP_CUMULATIVE_MAX, axis, False, x, NULL, y, places)
+    finally:
+        value_release(y)
+
+
+cdef Tensor argmax_scan(Tensor x, int axis):
+    """Where in C order each element's maximum so far stands."""
+    cdef int64_t params[2]
+    cdef Value *y = value_like(x.v, TPF_INT64)
+    params[0], params[1] = 1, axis
+    try:
+        execute_argmax_scan(axis, x.v, y)
+    except:
+        value_release(y)
+        raise
+    return recorded1(OP_CUMULATIVE_ARGMAX, x, y, params)
+
+
+cdef Tensor op_scan(int op, Tensor x, Tensor a, int axis, bint reverse):
+    """x scanned along axis; a: the factors of a recurrence, like x, else None."""
+    x = steady(x)
+    a = None if a is None else steady(a)
+    cdef ThreadState *ts = thread_state()
+    cdef Value *places = NULL
+    cdef Value *y = NULL
+    cdef Value *vals[2]
+    cdef Entry *nodes[2]
+    cdef Entry *e = NULL
+    cdef int saves = (0 if op == OP_CUMULATIVE_SUM or op == OP_CUMULATIVE_MAX and not ts.flags & T_TAPE
+                      else SAVE_A if op == OP_CUMULATIVE_MAX  # a recording computes the positions from it
+                      else SAVE_B | SAVE_Y if op == OP_RECURRENCE else SAVE_A | SAVE_Y)
+    cdef bint wanted = wants_record(ts, x.node, x.v.dtype) or (a is not None and wants_record(ts, a.node, a.v.dtype))
+    try:
+        y = value_new(x.v.ndim, x.v.shape, x.v.dtype)
+        if op == OP_CUMULATIVE_MAX and wanted:
+            places = value_new(x.v.ndim, x.v.shape, TPF_INT64)
+        execute_scan(op, axis, reverse, x.v, NULL if a is None else a.v, y, places)
         if wanted:
             vals[0], nodes[0] = x.v, x.node
             if a is not None:
                 vals[1], nodes[1] = a.v, a.node
-            e = record(ts, op, 1 if a is None else 2, nodes, vals, y,
-                       0 if op == OP_CUMULATIVE_SUM or op == OP_CUMULATIVE_MAX
-                       else SAVE_B | SAVE_Y if op == OP_RECURRENCE else SAVE_A | SAVE_Y)
+            e = record(ts, op, 1 if a is None else 2, nodes, vals, y, saves)
             if places != NULL and e.flags & E_GRAD:
                 e.val[1] = value_share(places)
             e.params = params_new(2)
@@ -48,8 +82,6 @@ cdef Tensor op_scan(int op, Tensor x, Tensor a, int axis, bint reverse):
         entry_release(e)
         raise
     finally:
-        value_release(src)
-        value_release(factors)
         value_release(places)
     return wrap(y, e)
 
@@ -78,7 +110,7 @@ cdef int scan_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     elif op == OP_CUMULATIVE_SUM:
         g = op_scan(op, g, None, axis, not reverse)
     elif op == OP_CUMULATIVE_MAX:
-        g = scattered(g, vals[1])
+        g = scattered(g, places_of(e, vals, axis))
     elif op == OP_CUMULATIVE_PROD:
         # h[k] = g[k] + x[k + 1] h[k + 1] is the cotangent of the product up to k; no division, so 0 is like any x
         y = with_node(vals[3], e)
@@ -91,10 +123,21 @@ cdef int scan_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     return w.push_tensor(e.src[0], g, vals[0]) if needs(w, e, 0) else 0
 
 
-cdef Tensor scattered(Tensor g, Value *places):
+cdef Tensor places_of(Entry *e, Value **vals, int axis):
+    """Where in C order each running maximum stands. A recording has them as an op of x."""
+    cdef int64_t params[2]
+    cdef Tensor x
+    if not thread_state().flags & T_TAPE or vals[0] == NULL:
+        return wrap(value_share(vals[1]), NULL)
+    params[0], params[1] = 1, axis
+    x = with_node(vals[0], e.src[0])
+    return recorded1(OP_CUMULATIVE_ARGMAX, x, value_alias(vals[1]), params)
+
+
+cdef Tensor scattered(Tensor g, Tensor places):
     """Zeros like g with its elements added at places, positions in C order."""
     cdef int64_t size = g.v.size
-    cdef Tensor where = wrap(value_reshape(places, 1, &size), NULL)
+    cdef Tensor where = op_reshape(places, 1, &size)
     cdef Tensor zeros = wrap(zeros_value(1, &size, g.v.dtype), NULL)
     return reshape_like(op_scatter_add(zeros, where, op_reshape(g, 1, &size), 0), g.v)
 

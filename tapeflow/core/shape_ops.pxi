@@ -312,18 +312,34 @@ cdef Tensor op_assign(Tensor x, const int64_t *params, Tensor v, bint in_place):
 # ---- concat
 
 
+cdef int execute_concat(int axis, int nin, Value **ins, Value *y) except -1:
+    """y = ins, one after the other along axis."""
+    cdef int64_t start = 0
+    cdef bint one = True         # run of memory each
+    cdef int i, d
+    for d in range(axis):
+        one = one and y.shape[d] == 1
+    for i in range(nin):
+        if ins[i].size and one and ins[i].contiguous and ins[i].size < RELEASE_GIL:
+            memcpy(y.data + start * y.strides[axis], ins[i].data, ins[i].size * tpf_itemsize(y.dtype))
+        elif ins[i].size:
+            tpf_copy(y.data + start * y.strides[axis], y.strides, ins[i].data, ins[i].strides, tpf_itemsize(y.dtype),
+                     y.ndim, ins[i].shape)
+        start += ins[i].shape[axis]
+    return 0
+
+
 cdef Tensor op_concat(list parts, int axis):
     """The tensors (same dtype, same shape but for axis) one after the other."""
     cdef ThreadState *ts = thread_state()
     cdef Tensor t = parts[0]
     cdef Value *first = t.v
     cdef Value *y
-    cdef Value *w
+    cdef Value *few[16]
+    cdef Value **ins = few
     cdef int64_t shape[64]
     cdef int64_t total = 0
-    cdef int64_t start = 0
-    cdef int d
-    cdef int outer = 1           # or more
+    cdef int n = 0
     cdef bint grad = False
     cdef Entry *e
     for t in parts:
@@ -331,29 +347,25 @@ cdef Tensor op_concat(list parts, int axis):
             raise errors.ShapeError(f"[concat] axis {axis} of the result would not fit 64 bits.")
         total += t.v.shape[axis]
         grad = grad or wants_record(ts, t.node, first.dtype)
-    for d in range(first.ndim):
-        shape[d] = first.shape[d]
+    memcpy(shape, first.shape, first.ndim * sizeof(int64_t))
     shape[axis] = total
-    for d in range(axis):
-        outer = 2 if shape[d] != 1 else outer
     y = value_new(first.ndim, shape, first.dtype)
     try:
+        if len(parts) > 16:
+            ins = <Value **>malloc(len(parts) * sizeof(Value *))
+            if ins == NULL:
+                raise MemoryError()
         for t in parts:
-            if t.v.size and outer == 1 and t.v.contiguous and t.v.size < RELEASE_GIL:
-                memcpy(y.data + start * y.strides[axis], t.v.data, t.v.size * tpf_itemsize(y.dtype))
-            elif t.v.size:
-                w = value_view(y, y.ndim)
-                for d in range(y.ndim):
-                    w.shape[d] = t.v.shape[d]
-                    w.strides[d] = y.strides[d]
-                w.data = y.data + start * y.strides[axis]
-                tpf_copy(w.data, w.strides, t.v.data, t.v.strides, tpf_itemsize(y.dtype), w.ndim, w.shape)
-                value_release(w)
-            start += t.v.shape[axis]
+            ins[n] = t.v
+            n += 1
+        execute_concat(axis, n, ins, y)
         e = record_many(ts, OP_CONCAT, parts, y, axis) if grad else NULL
     except:
         value_release(y)
         raise
+    finally:
+        if ins != few:
+            free(ins)
     return wrap(y, e)
 
 

@@ -1,45 +1,45 @@
 # Truth, counts, variance and norm over axes: values, entries and the public functions.
 
-cdef Tensor op_truth(int op, Tensor x, uint64_t mask, bint keepdims):
-    """any or all: by counts of what is not 0, of a row piece by piece until the answer is known."""
-    x = steady(x)
-    cdef ThreadState *ts = thread_state()
-    cdef int64_t shape[64]
-    cdef int64_t outer, n, inner, i, start
-    cdef int64_t *counts = NULL
-    cdef int ndim
-    cdef Value *src
-    cdef Value *y = NULL
-    cdef Entry *e = NULL
+cdef int execute_truth(int op, uint64_t mask, Value *x, Value *y) except -1:
+    """y = any or all of x over the axes in mask."""
+    cdef int64_t outer, n, inner, i
+    cdef int64_t *found
     cdef bint every = op == OP_ALL
-    reduced_shape(x.v, mask, keepdims, &ndim, shape, &n)
-    src = reduction_order(x.v, mask, &outer, &n, &inner)
+    cdef Value *counts = NULL
+    cdef Value *src = reduction_order(x, mask, &outer, &n, &inner)
     try:
-        y = value_new(ndim, shape, TPF_BOOL)
         if src.size == 0:
             memset(y.data, every, y.size)
         elif inner == 1:
             truth_of_rows(y.data, src, outer, n, every)
         else:
-            counts = <int64_t *>malloc(y.size * sizeof(int64_t))
-            if counts == NULL:
-                raise MemoryError()
-            run_reduce(kernels.reduce[OP_COUNT_NONZERO - OP_SUM][src.dtype], <char *>counts, src, outer, n, inner)
+            counts = value_new(1, &y.size, TPF_INT64)
+            found = <int64_t *>counts.data
+            run_reduce(kernels.reduce[OP_COUNT_NONZERO - OP_SUM][src.dtype], counts.data, src, outer, n, inner)
             for i in range(y.size):
-                y.data[i] = counts[i] == n if every else counts[i] != 0
-        if wants_record(ts, x.node, TPF_BOOL):
-            e = record(ts, op, 1, &x.node, &x.v, y, 0)
-            e.params = params_new(2)
-            e.params[1] = <int64_t>mask
-            e.params[2] = n
-    except:
-        value_release(y)
-        entry_release(e)
-        raise
+                y.data[i] = found[i] == n if every else found[i] != 0
     finally:
         value_release(src)
-        free(counts)
-    return wrap(y, e)
+        value_release(counts)
+    return 0
+
+
+cdef Tensor op_truth(int op, Tensor x, uint64_t mask, bint keepdims):
+    """any or all: by counts of what is not 0, of a row piece by piece until the answer is known."""
+    x = steady(x)
+    cdef int64_t params[3]
+    cdef int64_t shape[64]
+    cdef int ndim
+    cdef Value *y
+    params[0], params[1] = 2, <int64_t>mask
+    reduced_shape(x.v, mask, keepdims, &ndim, shape, &params[2])
+    y = value_new(ndim, shape, TPF_BOOL)
+    try:
+        execute_truth(op, mask, x.v, y)
+    except:
+        value_release(y)
+        raise
+    return recorded1(op, x, y, params)
 
 
 cdef void truth_of_rows(char *y, Value *src, int64_t rows, int64_t n, bint every) noexcept:
@@ -62,30 +62,37 @@ cdef void truth_of_rows(char *y, Value *src, int64_t rows, int64_t n, bint every
             piece *= 8
 
 
+cdef int execute_var(int op, uint64_t mask, double divisor, Value *x, Value *y) except -1:
+    """y = var or std of x over the axes in mask."""
+    cdef int64_t outer, n, inner
+    cdef int k = x.dtype - TPF_FLOAT32
+    cdef Value *src = reduction_order(x, mask, &outer, &n, &inner)
+    if src.size == 0:
+        outer, n, inner = y.size, 0, 1
+    if src.size >= RELEASE_GIL:
+        with nogil:
+            kernels.variance[k](y.data, src.data, outer, n, inner, divisor, op == OP_STD)
+    elif y.size:
+        kernels.variance[k](y.data, src.data, outer, n, inner, divisor, op == OP_STD)
+    value_release(src)
+    return 0
+
+
 cdef Tensor op_var(int op, Tensor x, uint64_t mask, bint keepdims, double correction):
     """var or std over the axes in mask."""
     x = steady(as_float(x))
     cdef ThreadState *ts = thread_state()
     cdef int64_t shape[64]
-    cdef int64_t outer, n, inner, count
+    cdef int64_t count
     cdef int ndim
-    cdef int k = x.v.dtype - TPF_FLOAT32
-    cdef Value *src
-    cdef Value *y = NULL
+    cdef Value *y
     cdef Entry *e = NULL
     cdef double divisor
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &count)
     divisor = <double>count - correction
-    src = reduction_order(x.v, mask, &outer, &n, &inner)
+    y = value_new(ndim, shape, x.v.dtype)
     try:
-        y = value_new(ndim, shape, x.v.dtype)
-        if src.size == 0:
-            outer, n, inner = y.size, 0, 1
-        if src.size >= RELEASE_GIL:
-            with nogil:
-                kernels.variance[k](y.data, src.data, outer, n, inner, divisor, op == OP_STD)
-        elif y.size:
-            kernels.variance[k](y.data, src.data, outer, n, inner, divisor, op == OP_STD)
+        execute_var(op, mask, divisor, x.v, y)
         if wants_record(ts, x.node, y.dtype):
             e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_STD else SAVE_A)
             e.params = params_new(3)
@@ -96,8 +103,6 @@ cdef Tensor op_var(int op, Tensor x, uint64_t mask, bint keepdims, double correc
         value_release(y)
         entry_release(e)
         raise
-    finally:
-        value_release(src)
     return wrap(y, e)
 
 

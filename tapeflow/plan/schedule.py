@@ -36,7 +36,7 @@ from tapeflow.plan.ir import (
 )
 
 SLOT_ARENA, SLOT_VIEW, SLOT_INPUT, SLOT_TENSOR, SLOT_GRAD, SLOT_CONST, SLOT_FRESH = range(7)
-DO_OP, DO_GROUP, DO_SCALARS, DO_RANDOM, DO_ACCUMULATE, DO_GUARD, DO_COPY, DO_CALL = range(8)
+DO_OP, DO_GROUP, DO_SCALARS, DO_RANDOM, DO_ACCUMULATE, DO_GUARD, DO_COPY = range(7)
 BLOCK, DIRECT, CONSTANT, PACKED = range(4)
 
 ASTYPE = CODES["astype"]
@@ -191,7 +191,7 @@ def _kind(op: int) -> int:
         return DO_RANDOM
     if op == ACCUMULATE:
         return DO_ACCUMULATE
-    return DO_OP if _core.has_kernel(op) else DO_CALL
+    return DO_OP
 
 
 def _view(ir: IR, instr: Instr, views: dict[int, View]) -> View | None:
