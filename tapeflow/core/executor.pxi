@@ -335,6 +335,8 @@ cdef class Executable:
         cdef int i
         self.enter(args)
         for i in range(self.n_instrs):
+            if disturbed:
+                self.disturb(i)
             self.step(&self.instrs[i])
         return 0
 
@@ -373,20 +375,6 @@ cdef class Executable:
             if self.slots[s.index].v.data != NULL:
                 s.v.data = self.slots[s.index].v.data + s.offset
         self.load_cells(0, self.n_loads)
-        for i in range(self.n_instrs):
-            if disturbed:
-                self.disturb(i)
-            self.step(&self.instrs[i])
-        return 0
-
-    cdef inline void load_cells(self, int start, int stop) noexcept:
-        """Put 0-d values from elsewhere into their cells."""
-        cdef Value *v
-        cdef int i
-        for i in range(start, stop):
-            v = self.slots[self.loads[2 * i]].v
-            if v.data != NULL:
-                memcpy(self.arena.data + 8 * <int64_t>self.loads[2 * i + 1], v.data, tpf_itemsize(v.dtype))
         return 0
 
     cdef inline void load_cells(self, int start, int stop) noexcept:
