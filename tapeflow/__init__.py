@@ -271,11 +271,11 @@ from tapeflow.reductions import (  # noqa: E402
 )
 from tapeflow.transforms import grad, value_and_grad  # noqa: E402
 
-_PLANS = ("Plan", "eager", "freeze", "function", "load_plan", "parse_plan")
+_PLANS = ("Plan", "eager", "freeze", "function", "load_plan", "parse_plan", "vmap")
 
 if _typing.TYPE_CHECKING:
     from tapeflow import nn, optim
-    from tapeflow.plan import Plan, eager, freeze, function, load_plan, parse_plan
+    from tapeflow.plan import Plan, eager, freeze, function, load_plan, parse_plan, vmap
 else:
 
     def __getattr__(name: str) -> _typing.Any:
@@ -574,6 +574,7 @@ __all__ = [
     "var",
     "vecdot",
     "vector_norm",
+    "vmap",
     "where",
     "xlog1py",
     "xlogy",

@@ -122,7 +122,7 @@ def value_and_grad(
         linked = linked and _core.is_grad_enabled()
         grads = _gradients(value, sources, linked)
         if not linked:
-            value, aux = value.detach(), _detach(aux)
+            value, aux = _unlinked(value), _unlinked(aux)
         result = unflatten(structure, grads)
         result = tuple(result) if several else result[0]
         return ((value, aux), result) if has_aux else (value, result)
@@ -188,9 +188,9 @@ def _gradients(value: Any, sources: list[Tensor], linked: bool) -> list[Tensor]:
     return [_core.zeros_like(s) if g is None else g for s, g in zip(sources, grads, strict=True)]
 
 
-def _detach(tree: Any) -> Any:
+def _unlinked(tree: Any) -> Any:
     leaves, structure = flatten(tree)
-    return unflatten(structure, [x.detach() if isinstance(x, Tensor) else x for x in leaves])
+    return unflatten(structure, [_core.unlinked(x) if isinstance(x, Tensor) else x for x in leaves])
 
 
 # ---- for Tape.gradient

@@ -517,16 +517,31 @@ cdef int add_into_grads(list updates) except -1:
             old = grad
             changed = changed or t._grad is not grad or (old is not None and old.v != (<Tensor>seen).v)
     for (t, g), (grad, seen, total) in zip(updates, sums):
-        old = grad
-        if program is not None:
-            program.keep_grad(t)
-        if old is None or (old.node != NULL and old.node.flags & E_LEAF):  # a leaf is not written while recording
-            t._grad = total
-        else:
-            rebind(grad, total)
-        if program is not None:
-            program.wrote_grad(t, t._grad)
+        give_grad(t, total)
     return 0
+
+
+def accumulated(Tensor t not None, Tensor g not None):
+    """What t.grad holds with g added; g where it is empty."""
+    cdef ThreadState *ts = thread_state()
+    cdef Program program = program_of(ts)
+    cdef Tensor total = g if t._grad is None else add_tensors(t._grad, g)
+    return total if program is None else program.accumulated(ts, t, g, total)
+
+
+def give_grad(Tensor t not None, Tensor value):
+    """t.grad holds value from now on, or is empty; the tensor that is there is written."""
+    cdef Tensor old = t._grad
+    cdef Program program = program_of(thread_state())
+    if program is not None:
+        program.keep_grad(t)
+    # a leaf is not written while recording
+    if value is None or old is None or (old.node != NULL and old.node.flags & E_LEAF):
+        t._grad = value
+    else:
+        rebind(old, value)
+    if program is not None:
+        program.wrote_grad(t, t._grad)
 
 
 cdef inline bint not_like(Value *like, Value *g) noexcept:
@@ -628,6 +643,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
         starts.append((node, checked_seed(t, seed)))
     cdef Program program = program_of(ts)
     cdef int line = -1
+    cdef bint through = False
     walk.composed = composed or program is not None  # a recording takes notes of the walk as of any ops
     walk.retain = retain or composed
     walk.retained = []
@@ -644,8 +660,9 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
         ts.flags |= T_GRAD
     elif program is not None:
         ts.flags &= ~T_GRAD
-        line = program.line_now
+        line, through = program.line_now, program.through
         program.line_now = program.here()
+        program.through = through or (sources is not None and flags & T_GRAD != 0)
     else:
         ts.flags &= ~(T_GRAD | T_TAPE)
     try:
@@ -659,7 +676,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
     finally:
         restore_modes(ts, flags)
         if program is not None and not composed:
-            program.line_now = line
+            program.line_now, program.through = line, through
     if sources is None:
         return None
     found = [None if node is None else walk.sources.get(<uintptr_t>(<Node>node).e) for node in sources]

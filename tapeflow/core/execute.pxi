@@ -263,6 +263,8 @@ cdef Tensor apply_structured(int op, const int64_t *p, list xs, int dtype, tuple
         return class_positions(x, p[1], "cross_entropy")
     if op == OP_CROSS_ENTROPY:
         return op_cross_entropy(x, b)
+    if op == OP_CROSS_ENTROPY_VJP:
+        return cross_entropy_rule(x, b, c.v)
     return None
 
 
@@ -342,6 +344,12 @@ cdef int execute_elementwise(int op, int nin, Value **ins, Value *y) except -1:
         for k in range(nin):
             dtype = ins[k].dtype if ins[k].dtype > dtype else dtype
     return execute_typed(op, dtype, y, ins[0], ins[1] if nin > 1 else NULL, ins[2] if nin > 2 else NULL, False)
+
+
+def look(Tensor x not None):
+    """The bytes of a number that Python looks at."""
+    note_look(x.v, "number")
+    return bytes_of(x)
 
 
 def number_in(Tensor x not None):

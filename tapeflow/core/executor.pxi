@@ -728,6 +728,19 @@ cdef int link_scalars(Instr *i, spec) except -1:
     return 0
 
 
+cdef bint is_followed(object inputs) except -1:
+    """Is a recording under way, or does an input require grad, so that a run has to be recorded op by op?"""
+    cdef ThreadState *ts = thread_state()
+    cdef Tensor t
+    if ts.flags & T_TAPE:
+        return True
+    if ts.flags & T_GRAD:
+        for t in inputs:
+            if t.node != NULL and t.node.flags & E_GRAD:
+                return True
+    return False
+
+
 cdef class Runner:
     """What calls a plan: the way from its arguments to a run that is nothing but C where they are plain tensors."""
     cdef list idle               # Executables that no run uses now
@@ -738,6 +751,8 @@ cdef class Runner:
         """The outputs of a run, which has an arena of its own; written into targets where there are some."""
         cdef Executable executable
         cdef list idle = self.idle
+        if is_followed(inputs):
+            return self._followed(inputs)
         executable = idle.pop() if len(idle) else self._link()
         try:
             return executable.run(inputs, targets)
@@ -757,6 +772,10 @@ cdef class Runner:
     def _prepare(self, executable, int n_inputs, int plain):
         """The first executable, and which arguments need no other look."""
         self.idle, self.n_inputs, self.plain = [executable], n_inputs, plain
+
+    def _replay(self, inputs):
+        """The outputs of a run, a list."""
+        return self.replay(inputs, None)
 
     cdef object arranged(self, list outputs):
         return outputs[0] if self.plain == 1 else self._result(outputs)
@@ -779,11 +798,11 @@ cdef class Bound:
             return self.plan.arranged(self.plan.replay(self.inputs, None))
         for t in self.targets:
             check_write(t, "plan")
-        if thread_state().flags & T_TAPE:
+        if is_followed(self.inputs):
             for t, y in zip(self.targets, self.plan.replay(self.inputs, None)):
                 if t.v.buf.foreign:
-                    raise errors.PlanError("[plan] a recording is under way, which cannot write to an array of another "
-                                           "library. Give tensors as out.")
+                    raise errors.PlanError("[plan] what happens is recorded, and a recording cannot write to an array of "
+                                           "another library. Give tensors as out, or inputs that require no grad.")
                 t.assign(y)
         else:
             self.plan.replay(self.inputs, self.targets)

@@ -10,6 +10,11 @@
 #   V_CONST    made inside without an op (numbers, zeros, arrays): a constant
 # Anything else was computed in a way that left no note; the program is spoilt, and to freeze it is an error rather than
 # a stale result. Writes (assign and its kin, .grad) are kept by tensor: the last one is what a replay commits.
+#
+# A program can be recorded within another one (aside): tensors older than it are tensors from outside, and what it
+# marked of theirs is put back when it ends (unmark), so that the outer program knows them as before.
+# For those who differentiate the notes again, a note says whether it was taken in grad mode, and where a value goes on
+# without its gradient (detach) or with that of another (a write outside of grad mode) an identity is noted.
 
 cdef enum:
     V_NOTE = 0
@@ -18,15 +23,22 @@ cdef enum:
     V_GRAD = 3
     V_CONST = 4
     MADE_INSIDE = -1             # Value.program of what is made without an op
+    # params of an identity that is more than that
+    DETACHED = 1                 # its gradient stops
+    PLACED = 2                   # the value of the first operand, the gradient of the second
 
 cdef struct Note:
     int opcode
     int line
+    bint graded                  # taken in grad mode
     int64_t *params              # as an entry's; NULL: none
     int64_t out
     int64_t nin
     int64_t ins[3]
     int64_t *many                # the inputs where there are more than three
+
+cdef struct Mark:
+    int64_t program, number
 
 cdef int64_t program_clock = 0   # serials of programs; tensors remember it from when they were made
 
@@ -44,6 +56,7 @@ cdef class Program:
     cdef Note *notes
     cdef Entry *last             # of the last note: its params are set by now, or will be before the next one
     cdef Value **values          # a share of what came from outside or is constant; of results shape and dtype
+    cdef Mark *marks             # of each value: what it carried before it was numbered
     cdef uint8_t *kinds
     cdef object __weakref__
     cdef readonly dict objects   # number -> Tensor: inputs, tensors from outside, constants, tensors with a .grad read
@@ -62,6 +75,8 @@ cdef class Program:
     cdef dict line_numbers
     cdef list pauses             # [first, end) clocks while recording was stopped
     cdef int line_now            # of what a walk does, -1: ask Python
+    cdef public bint nested      # recorded within another program: unmark is called when it has ended
+    cdef bint through            # a walk outside of grad mode stands for one that could be differentiated
 
     def __cinit__(self):
         global program_clock
@@ -84,6 +99,7 @@ cdef class Program:
             value_release(self.values[i])
         free(self.values)
         free(self.kinds)
+        free(self.marks)
 
     def __len__(self):
         return self.n
@@ -99,12 +115,16 @@ cdef class Program:
             grown = realloc(self.values, room * sizeof(Value *))
             if grown != NULL:
                 self.values = <Value **>grown
+                grown = realloc(self.marks, room * sizeof(Mark))
+            if grown != NULL:
+                self.marks = <Mark *>grown
                 grown = realloc(self.kinds, room)
             if grown == NULL:
                 value_release(kept)
                 raise MemoryError()
             self.kinds = <uint8_t *>grown
             self.room_values = room
+        self.marks[self.n_values].program, self.marks[self.n_values].number = v.program, v.number
         self.values[self.n_values] = kept
         self.kinds[self.n_values] = kind
         v.program = self.serial
@@ -126,6 +146,11 @@ cdef class Program:
             return v.number
         if v.tensor != NULL and (<Tensor>v.tensor).born < self.serial:
             t = <Tensor>v.tensor
+            if id(t) in self.tensors:
+                k = self.tensors[id(t)]
+                if self.values[k] == v:  # marked by another program since
+                    v.program, v.number = self.serial, k
+                    return k
             if id(t) in self.tensors or id(t) in self.states:  # written, or read after it was written, without a note
                 self.spoil(f"a tensor {describe(v)} was written while recording was stopped, or by another thread")
             k = self.number(v, V_TENSOR, value_share(v))
@@ -164,7 +189,7 @@ cdef class Program:
             entry_release(e)
         return 0
 
-    cdef Note *append(self, Entry *e) except NULL:
+    cdef Note *append(self, int opcode, bint graded) except NULL:
         cdef int64_t room
         cdef void *grown
         cdef Note *note
@@ -178,7 +203,8 @@ cdef class Program:
             self.notes = <Note *>grown
             self.room = room
         note = &self.notes[self.n]
-        note.opcode = e.opcode
+        note.opcode = opcode
+        note.graded = graded or self.through
         note.params = NULL
         note.many = NULL
         note.nin = 0
@@ -187,7 +213,7 @@ cdef class Program:
 
     cdef int note(self, Entry *e, int nin, Value **vals, Value *y) except -1:
         """y = op(vals), as entry e says."""
-        cdef Note *note = self.append(e)
+        cdef Note *note = self.append(e.opcode, thread_state().flags & T_GRAD)
         cdef int64_t *ins = note.ins
         cdef Value *meta
         cdef int i
@@ -206,6 +232,25 @@ cdef class Program:
         note.nin = nin
         e.refs += 1
         self.last = e
+        self.n += 1
+        return 0
+
+    cdef int aliased(self, Value *y, Value *x, Value *place) except -1:
+        """y, an alias of x, goes on without x's gradient; with that of place where this is not NULL."""
+        cdef Note *note
+        cdef int64_t *params = params_new(1)
+        params[1] = DETACHED if place == NULL else PLACED
+        try:
+            note = self.append(OP_IDENTITY, True)
+            note.ins[0] = self.see(x)
+            if place != NULL:
+                note.ins[1] = self.see(place)
+            note.out = self.number(y, V_NOTE, value_meta(y))
+        except:
+            free(params)
+            raise
+        note.params = params
+        note.nin = 1 if place == NULL else 2
         self.n += 1
         return 0
 
@@ -323,12 +368,25 @@ cdef class Program:
             grads.append((t, None if g is None else self.see(g.v)))
         return states, grads
 
-    cdef int close(self) except -1:
-        """Nothing is noted any more: let go of the values of tensors from outside."""
+    def unmark(self):
+        """Give values that were there before this program the marks back that they had."""
         cdef int64_t i
         cdef Value *v
+        for i in range(self.n_values):
+            v = self.values[i]
+            if self.kinds[i] != V_NOTE and v.program == self.serial and v.number == i:
+                v.program, v.number = self.marks[i].program, self.marks[i].number
+        self.let_go()
+
+    cdef int close(self) except -1:
+        """Nothing is noted any more: let go of the values of tensors from outside, or do so in unmark."""
         self.finish_last()
         self.kept.clear()
+        return 0 if self.nested else self.let_go()
+
+    cdef int let_go(self) except -1:
+        cdef int64_t i
+        cdef Value *v
         for i in range(self.n_values):
             if self.kinds[i] == V_TENSOR or self.kinds[i] == V_GRAD:
                 v = value_meta(self.values[i])
@@ -419,6 +477,11 @@ cdef class Program:
                         note.out, note.line))
         return out
 
+    def ungraded(self, int64_t start, int64_t stop):
+        """The values that the notes start .. stop made outside of grad mode, a set."""
+        cdef int64_t i
+        return {self.notes[i].out for i in range(start, stop) if not self.notes[i].graded}
+
     def values_list(self):
         """Of each value (kind, dtype code, shape)."""
         cdef int64_t i
@@ -480,6 +543,32 @@ cdef int program_open(ThreadState *ts) except -1:
     return 0
 
 
+cdef class aside:
+    """Inside `with aside():` the thread records as if no tape were open; afterwards those that were go on."""
+    cdef PyObject *program
+    cdef list tapes
+
+    def __enter__(self):
+        cdef ThreadState *ts = thread_state()
+        cdef list tapes = <list>ts.tapes
+        self.program, ts.program = ts.program, NULL
+        self.tapes = list(tapes)
+        tapes.clear()
+        ts.flags &= ~T_TAPE
+        return self
+
+    def __exit__(self, *exc):
+        cdef ThreadState *ts = thread_state()
+        cdef list tapes = <list>ts.tapes
+        program_close(ts)
+        ts.program, self.program = self.program, NULL
+        tapes[:] = self.tapes
+        restore_modes(ts, ts.flags)
+
+    def __dealloc__(self):
+        Py_XDECREF(self.program)
+
+
 cdef int program_close(ThreadState *ts) except -1:
     cdef PyObject *p = ts.program
     ts.program = NULL
@@ -503,6 +592,23 @@ cdef inline Program program_of(ThreadState *ts):
     return <Program>ts.program if ts.flags & T_TAPE and ts.program != NULL else None
 
 
+def placed(Tensor x not None, Tensor place not None):
+    """x's value at the place on the tape that another tensor has: what a write outside of grad mode leaves."""
+    cdef Value *v = value_alias(x.v)
+    cdef Tensor t
+    if place.node != NULL:
+        place.node.refs += 1
+    t = wrap(v, place.node)
+    note_detached(v, x.v, place.v)
+    return t
+
+
+def unlinked(Tensor x not None):
+    """x off the tape; to those who differentiate a recording it is x."""
+    note_read(x.v)
+    return wrap(value_alias(x.v), NULL)
+
+
 def is_differentiable(Tensor t not None):
     """Whether a backward from t would still get somewhere."""
     return t.node != NULL and t.node.flags & E_GRAD and not t.node.flags & (E_LEAF | E_FREED)
@@ -518,6 +624,14 @@ cdef int note_read(Value *v) except -1:
     cdef ThreadState *ts = thread_state()
     if ts.flags & T_TAPE and ts.program != NULL:
         (<Program>ts.program).see(v)
+    return 0
+
+
+cdef int note_detached(Value *y, Value *x, Value *place) except -1:
+    """y, an alias of x, has lost x's gradient, or goes on with that of place."""
+    cdef ThreadState *ts = thread_state()
+    if ts.flags & T_TAPE and ts.program != NULL:
+        return (<Program>ts.program).aliased(y, x, place)
     return 0
 
 

@@ -10,6 +10,12 @@ cdef enum:
 
 cdef tuple _draws = ("uniform", "normal", "bits32", "bits64", "integers", "permutation")
 
+
+def draw_kind(int number):
+    """The kind of draw that a note names by number."""
+    return _draws[number]
+
+
 # A 32-bit word makes some of n values more likely than others by n / 2**32; beyond this n it takes 64 bits.
 cdef uint64_t SMALL_RANGE = 1 << 16
 

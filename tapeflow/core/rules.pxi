@@ -167,15 +167,19 @@ cdef Tensor rows_grad(int op, Value *y, Tensor g):
 
 
 cdef int cross_entropy_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
-    cdef Tensor x, p, onehot
-    cdef Value *ids = vals[1]
     if not w.composed or not thread_state().flags & T_GRAD:  # nobody differentiates the walk
-        return w.push_tensor(e.src[0], cross_entropy_grad(g, vals[0], ids, vals[2]), NULL)
-    x = with_node(vals[0], e.src[0])
-    p = op_rows(OP_SOFTMAX, x)
-    onehot = one_hot(ids, vals[0])
+        g = cross_entropy_grad(g, vals[0], vals[1], vals[2])
+    else:
+        g = cross_entropy_rule(g, with_node(vals[0], e.src[0]), vals[1])
+    return w.push_tensor(e.src[0], g, NULL)
+
+
+cdef Tensor cross_entropy_rule(Tensor g, Tensor x, Value *ids):
+    """cross_entropy_grad in single ops."""
+    cdef Tensor p = op_rows(OP_SOFTMAX, x)
+    cdef Tensor onehot = one_hot(ids, x.v)
     g = call2(OP_DIVIDE, g, ids.size)
-    return w.push_tensor(e.src[0], call2(OP_SMUL, g, call2(OP_SUBTRACT, p, onehot)), NULL)
+    return call2(OP_SMUL, g, call2(OP_SUBTRACT, p, onehot))
 
 
 cdef Tensor one_hot(Value *ids, Value *like):

@@ -237,6 +237,8 @@ cdef int rebind(Tensor t, Tensor r) except -1:
     if r.v.buf.foreign or (r.node != NULL and r.node.flags & E_LEAF):
         r = op_identity(r)  # foreign memory must not show in t, and a leaf is one tensor's
     if ts.flags & T_TAPE:
+        if not ts.flags & T_GRAD and is_float(r.v.dtype):
+            r = placed(r, t) if node != NULL and node.flags & E_GRAD else r.detach()
         note_write(ts, t, r)
     t.v = value_alias(r.v) if r.v != v else value_share(v)
     t.v.tensor = <PyObject *>t
@@ -524,8 +526,12 @@ cdef class Tensor:
 
     def detach(self):
         """The same value, not recorded."""
-        note_read(self.v)
-        return wrap(value_alias(self.v), NULL)
+        if not is_float(self.v.dtype):
+            return unlinked(self)
+        cdef Value *v = value_alias(self.v)
+        cdef Tensor t = wrap(v, NULL)
+        note_detached(v, self.v, NULL)
+        return t
 
     def clone(self):
         """A copy; recorded, so gradients pass through."""

@@ -191,4 +191,6 @@ def _recording(ir: IR, call: Any) -> Recording | None:
         return None
     leaves = [x if isinstance(x, list) else _unplain(x["is"]) for x in call["leaves"]]
     static = {i: _unplain(x) for i, x in call["static"]}
-    return Recording(ir, _untree(call["arguments"]), static, call["dynamic"], _untree(call["result"]), leaves, False)
+    return Recording(
+        ir, _untree(call["arguments"]), static, call["dynamic"], _untree(call["result"]), leaves, False, None
+    )

@@ -81,6 +81,7 @@ class IR:
     generators: list[list[Any]]
     lines: list[tuple[str, int, str]]
     counts: list[tuple[str, int]] = field(default_factory=list)  # of instructions, after each pass
+    ungraded: set[int] = field(default_factory=set)  # values made outside of grad mode
 
     def results(self) -> Iterable[int]:
         """The values that outlive a run."""

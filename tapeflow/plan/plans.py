@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from tapeflow._core import Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
+from tapeflow.plan.interpret import Interpreter
 from tapeflow.plan.ir import CONST, DTYPES, INPUT, IR, MADE
 from tapeflow.plan.profile import Profile, flops_of, profile
 from tapeflow.plan.record import Recording, as_input, build, record
@@ -39,6 +40,7 @@ class Plan(_core.Runner):
     ) -> None:
         self.name = name
         self._recording = recording
+        self._noted: IR | None = None
         self.passes = _passes.DEFAULT if passes is None else tuple(passes)
         _passes.run(ir, self.passes)
         self._ir = ir
@@ -54,6 +56,32 @@ class Plan(_core.Runner):
         return _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes()).link()
 
     # ---- calling
+
+    def _followed(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a run that a recording, or a gradient, is to notice op by op."""
+        r = self._recording
+        if r is None or r.again is None:
+            if not any(x.requires_grad for x in inputs):
+                with _core.no_grad(), _core.aside():
+                    return self._replay(inputs)
+            raise PlanError(
+                "[plan] the plan cannot be differentiated: it was read from a file or a text without what that takes. "
+                "Freeze it with differentiable=True before it is saved, or call it on x.detach()."
+            )
+        for n, (x, wanted) in enumerate(zip(inputs, self._inputs, strict=True)):
+            if x.shape != wanted.shape or x.dtype.name != DTYPES[wanted.dtype]:
+                raise PlanError(
+                    f"[plan] argument {n} is {x.dtype}{list(x.shape)}, and the plan was frozen for "
+                    f"{DTYPES[wanted.dtype]}{list(wanted.shape)}. Freeze it again for the new shape or dtype."
+                )
+        return Interpreter(self.noted()).run(inputs)
+
+    def noted(self) -> IR:
+        """The program as it was noted, before any pass; kept."""
+        if self._noted is None:
+            assert self._recording is not None and self._recording.again is not None
+            self._noted = self._recording.again()
+        return self._noted
 
     def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
         """The inputs among the arguments; the static ones are compared with what was frozen."""
@@ -346,14 +374,19 @@ def freeze_tape(tape: Any, inputs: Any, outputs: Any, passes: Any = None, plan_m
     numbers = [program.number_of(x) for x in inputs]
     results = [program.number_of(x) for x in leaves]
     states, grads = tape.finished
-    ir = build(program, tape.start, tape.stop, numbers, results, states, grads, "Tape.freeze", set(numbers))
-    for n, k in enumerate(numbers):
-        if ir.values[k].kind == MADE:
-            raise PlanError(f"[Tape.freeze] input {n} was computed inside of the tape. Inputs are what it began with.")
-    for k in numbers:
-        ir.values[k] = ir.values[k]._replace(kind=INPUT)
-        ir.objects.pop(k, None)
+
+    def again() -> IR:
+        ir = build(program, tape.start, tape.stop, numbers, results, states, grads, "Tape.freeze", set(numbers))
+        for n, k in enumerate(numbers):
+            if ir.values[k].kind == MADE:
+                raise PlanError(
+                    f"[Tape.freeze] input {n} was computed inside of the tape. Inputs are what it began with."
+                )
+            ir.values[k] = ir.values[k]._replace(kind=INPUT)
+            ir.objects.pop(k, None)
+        return ir
+
     arguments = (tuple, [(tuple, [None] * len(numbers)), (dict, [])])
     places = [[n] for n in range(len(results))]
-    r = Recording(ir, arguments, {}, list(range(len(numbers))), structure, places, False)
-    return Plan(ir, r, passes, plan_memory, "tape")
+    r = Recording(again(), arguments, {}, list(range(len(numbers))), structure, places, False, again)
+    return Plan(r.ir, r, passes, plan_memory, "tape")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -34,6 +35,18 @@ class Recording:
     result: Any  # structure of the result
     leaves: list[Any]  # of the result: the place among the outputs (an int in a list), or the thing itself
     differentiable: bool  # a result can be differentiated with respect to something captured
+    again: Callable[[], IR] | None  # the program as it was noted, for those who differentiate it
+
+
+@dataclass
+class Captured:
+    """Notes of a run as a program, and what the run returned."""
+
+    ir: IR
+    again: Callable[[], IR]
+    out: list[Any]  # leaves of the result
+    structure: Any
+    numbers: list[int]  # of the tensors among them
 
 
 def as_input(x: Any) -> Tensor:
@@ -45,17 +58,19 @@ def as_input(x: Any) -> Tensor:
     return _core.from_number(x, "float64", "plan") if type(x) is float else _core.asarray(x)
 
 
-def record(
-    f: Callable[..., Any],
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
+def capture(
+    call: Callable[[Any], tuple[int, Any]],
     op: str,
-    then: Callable[[Recording], None] | None = None,
-) -> tuple[Recording, Any]:
-    """Run f once and take notes; also f's result. The effects of the run stay where there is something to be done then,
-    and it is done without an error; otherwise state is put back."""
-    leaves, structure = flatten((args, kwargs))
-    with _core.get_state_lock():  # one at a time: values carry the mark of one program only
+    replayed: bool = True,
+    then: Callable[[Captured], bool] | None = None,
+) -> Captured:
+    """Take notes of call(program), which returns how many inputs it made and a result.
+
+    replayed: the program is to be run later, so that nothing computed may outlive the run, and no array be looked at.
+    then: what is done with the notes; the effects of the run stay where it returns True, otherwise state is put back,
+    as after an error. A recording that is under way in this thread notices nothing of it.
+    """
+    with _core.get_state_lock(), _core.aside():  # one at a time, and those within it: a value has the mark of one
         tape = _core.Tape()
         program: Any = None
         done = False
@@ -65,44 +80,70 @@ def record(
                 gc.freeze()  # what the collector lists afterwards was made in here
             with tape:
                 program = tape.program
-                if tape.start:
-                    raise PlanError(f"[{op}] a recording is under way in this thread: call the function itself there.")
-                inputs, static, dynamic = _arguments(program, leaves, op)
-                positional, named = unflatten(structure, inputs)
-                result = f(*positional, **named)
-                out, result_structure = flatten(result)
+                program.nested = True
+                inputs, result = call(program)
+                out, structure = flatten(result)
                 numbers = _outputs(program, out, op)
                 states, grads = program.finish()
                 _check(program, op)
-            ir = build(program, 0, len(program), list(range(len(dynamic))), numbers, states, grads, op)
-            _check_escapes(program, ir, out, op)
-            outputs = iter(range(len(numbers)))
-            places = [[next(outputs)] if isinstance(x, Tensor) else x for x in out]
-            recording = Recording(
-                ir,
-                structure,
-                static,
-                dynamic,
-                result_structure,
-                places,
-                any(isinstance(x, Tensor) and _core.is_differentiable(x) for x in out),
-            )
-            if then is not None:
-                then(recording)
-                done = True
+                again = functools.partial(
+                    build, program, 0, len(program), list(range(inputs)), numbers, states, grads, op,
+                    looks=not replayed,
+                )  # fmt: skip
+                run = Captured(again(), again, out, structure, numbers)
+                if replayed:
+                    _check_escapes(program, run.ir, out, op)
+            done = then is not None and then(run)
         finally:
             if young:
                 gc.unfreeze()
-            if program is not None and not done:
-                program.restore()
-        return recording, result
+            if program is not None:
+                program.unmark()
+                if not done:
+                    program.restore()
+        return run
 
 
-def _arguments(program: Any, leaves: list[Any], op: str) -> tuple[list[Any], dict[int, Any], list[int]]:
-    """The leaves as f gets them, which of them are static, and which are inputs."""
-    inputs: list[Any] = []
+def record(
+    f: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    op: str,
+    then: Callable[[Recording], None] | None = None,
+) -> tuple[Recording, Any]:
+    """Run f once and take notes; also f's result. The effects of the run stay where there is something to be done then,
+    and it is done without an error."""
+    leaves, structure = flatten((args, kwargs))
     static: dict[int, Any] = {}
     dynamic: list[int] = []
+    made: list[Recording] = []
+    result: Any = None
+
+    def call(program: Any) -> tuple[int, Any]:
+        nonlocal result
+        inputs = _arguments(program, leaves, static, dynamic)
+        positional, named = unflatten(structure, inputs)
+        result = f(*positional, **named)
+        return len(dynamic), result
+
+    def keep(run: Captured) -> bool:
+        outputs = iter(range(len(run.numbers)))
+        places = [[next(outputs)] if isinstance(x, Tensor) else x for x in run.out]
+        differentiable = any(isinstance(x, Tensor) and _core.is_differentiable(x) for x in run.out)
+        made.append(
+            Recording(run.ir, structure, static, dynamic, run.structure, places, differentiable, run.again)
+        )
+        if then is not None:
+            then(made[0])
+        return then is not None
+
+    capture(call, op, then=keep)
+    return made[0], result
+
+
+def _arguments(program: Any, leaves: list[Any], static: dict[int, Any], dynamic: list[int]) -> list[Any]:
+    """The leaves as f gets them; which of them are static, and which are inputs."""
+    inputs: list[Any] = []
     for i, x in enumerate(leaves):
         if is_dynamic(x):
             dynamic.append(i)
@@ -110,7 +151,7 @@ def _arguments(program: Any, leaves: list[Any], op: str) -> tuple[list[Any], dic
         else:
             static[i] = x
         inputs.append(x)
-    return inputs, static, dynamic
+    return inputs
 
 
 def _outputs(program: Any, out: list[Any], op: str) -> list[int]:
@@ -166,23 +207,25 @@ def build(
     grads: list[tuple[Tensor, int | None]],
     op: str,
     more: set[int] | frozenset[int] = frozenset(),
+    looks: bool = False,
 ) -> IR:
-    """The IR of the notes start .. stop; more: values that are inputs besides those that are known to be."""
+    """The IR of the notes start .. stop; more: values that are inputs besides those that are known to be; looks: those
+    at arrays are guards without a value, not errors."""
     values = [Value(*v) for v in program.values_list()]
     instrs = [Instr(*note) for note in program.notes_list(start, stop)]
-    looks = [look for look in program.looks if start <= look[0] <= stop]
-    if looks:
+    seen_at = [look for look in program.looks if start <= look[0] <= stop]
+    if seen_at:
         depends = _dependent(values, instrs, more)
         merged: list[Instr] = []
         done = 0
-        for at, kind, what, seen, line in looks:
+        for at, kind, what, seen, line in seen_at:
             merged += instrs[done : at - start]
             done = at - start
             if kind == "grad":
                 merged.append(Instr(GRAD_GUARD, (), (), -1, line, (what, seen)))
             elif what not in depends:
                 continue
-            elif kind == "array":
+            elif kind == "array" and not looks:
                 raise PlanError(
                     f"[{op}] the elements of a tensor that depends on inputs, state or draws were taken into Python "
                     f"({_place(program.lines, line)}): a replay could not do that. Use functions of tapeflow on it."
@@ -200,6 +243,7 @@ def build(
         list(grads),
         [list(g) for g in program.generators],
         list(program.lines) or [("", 0, "")],
+        ungraded=program.ungraded(start, stop),
     )
 
 

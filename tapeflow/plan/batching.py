@@ -1,0 +1,247 @@
+"""vmap: a function of single values, run once and then over a whole batch.
+
+The run on the first element of the batch is recorded (record.py), and the program is then run on the batch, op by op
+(interpret.py) with a rule for each (batch_rules.py). What does not depend on the batch is computed once.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tapeflow import _core
+from tapeflow._core import Tensor
+from tapeflow.errors import DTypeError, ShapeError, TapeError
+from tapeflow.plan.batch_rules import Call, Operand, batch
+from tapeflow.plan.interpret import Interpreter
+from tapeflow.plan.ir import ACCUMULATE, IR, RANDOM, Instr
+from tapeflow.plan.record import Captured, as_input, capture
+from tapeflow.transforms import flatten, unflatten
+
+
+class Batcher(Interpreter):
+    """A run of a program whose inputs are batches of n; `batched` says which values are."""
+
+    def __init__(self, ir: IR, n: int) -> None:
+        super().__init__(ir)
+        self.n = n
+        self.batched = set(ir.inputs)
+
+    def step(self, instr: Instr) -> None:
+        if instr.op < 0:
+            if any(k in self.batched for k in instr.ins):
+                raise TapeError(
+                    f"[vmap] Python looked at a value that differs within the batch ({self.line(instr)}): it can take "
+                    "only one path for all. Use tp.where, or functions of tapeflow on the value."
+                )
+            super().step(instr)
+        elif instr.op == RANDOM:
+            self.env[instr.out] = self.draw(instr, (self.n, *self.ir.values[instr.out].shape))
+            self.batched.add(instr.out)
+        elif any(k in self.batched for k in instr.ins):
+            if instr.op == ACCUMULATE:
+                raise TapeError(
+                    f"[vmap] backward adds a gradient that differs within the batch into the .grad of a captured "
+                    f"tensor ({self.line(instr)}). Take the gradient with tp.grad and return it."
+                )
+            self.env[instr.out] = batch(self.call(instr))
+            self.batched.add(instr.out)
+        else:
+            super().step(instr)
+
+    def call(self, instr: Instr) -> Call:
+        values = self.ir.values
+        operands = [Operand(self.value(k), values[k].shape, k in self.batched) for k in instr.ins]
+        return Call(instr.op, instr.params, operands, values[instr.out], self.n, self.line(instr))
+
+    def commit(self) -> None:
+        made = {instr.out: instr for instr in self.ir.instrs}
+        for t, k in (*self.ir.states, *self.ir.grads):
+            if k is not None and k in self.batched:
+                raise TapeError(
+                    f"[vmap] a captured tensor {t.dtype}{list(t.shape)} is given a value that differs within the batch"
+                    f"{f' ({self.line(made[k])})' if k in made else ''}. Return the value instead."
+                )
+        super().commit()
+
+
+# ---- axes
+
+
+def _axes(axes: Any, tree: Any, what: str, name: str) -> list[Any]:
+    """The axis of each leaf of a tree: axes is an int or None for all of them, or containers like the tree's."""
+    if axes is None or (isinstance(axes, int) and not isinstance(axes, bool)):
+        return [axes] * len(flatten(tree)[0])
+    if isinstance(axes, (tuple, list)):
+        if not isinstance(tree, (tuple, list)) or len(axes) != len(tree):
+            has = f"{len(tree)} parts" if isinstance(tree, (tuple, list, dict)) else f"a {type(tree).__name__}"
+            raise ShapeError(f"[vmap] {what} has {len(axes)} axes for {name}, which has {has}. Give one axis for each.")
+        return [a for i, (x, y) in enumerate(zip(axes, tree, strict=True)) for a in _axes(x, y, what, f"{name}[{i}]")]
+    if isinstance(axes, dict):
+        if not isinstance(tree, dict) or axes.keys() != tree.keys():
+            has = f"the keys {list(tree)}" if isinstance(tree, dict) else f"no keys: it is a {type(tree).__name__}"
+            raise ShapeError(f"[vmap] {what} names the keys {list(axes)} of {name}, which has {has}.")
+        return [a for key in tree for a in _axes(axes[key], tree[key], what, f"{name}[{key!r}]")]
+    raise DTypeError(f"[vmap] {what} must hold ints and None, in tuples, lists and dicts; got {axes!r}.")
+
+
+def _names(tree: Any, name: str) -> list[str]:
+    """What to call each leaf in a message."""
+    if isinstance(tree, (tuple, list)):
+        return [n for i, x in enumerate(tree) for n in _names(x, f"{name}[{i}]")]
+    if isinstance(tree, dict):
+        return [n for key, x in tree.items() for n in _names(x, f"{name}[{key!r}]")]
+    return [name]
+
+
+class Arguments:
+    """The arguments of a mapped function: which leaves are mapped, as batches with the batch in front."""
+
+    def __init__(self, args: tuple[Any, ...], kwargs: dict[str, Any], in_axes: Any) -> None:
+        if isinstance(in_axes, (tuple, list)) and len(in_axes) != len(args):
+            raise ShapeError(f"[vmap] in_axes has {len(in_axes)} entries for {len(args)} positional arguments.")
+        each = in_axes if isinstance(in_axes, (tuple, list)) else [in_axes] * len(args)
+        self.leaves, self.structure = flatten((args, kwargs))
+        axes: list[Any] = []
+        names: list[str] = []
+        for i, (a, x) in enumerate(zip(each, args, strict=True)):
+            axes += _axes(a, x, "in_axes", f"argument {i}")
+            names += _names(x, f"argument {i}")
+        for key, x in kwargs.items():
+            found = _names(x, f"argument {key}")
+            axes += [0] * len(found)
+            names += found
+        self.mapped = [i for i, a in enumerate(axes) if a is not None]
+        self.batches = [_batch(self.leaves[i], axes[i], names[i]) for i in self.mapped]
+        sizes = {names[i]: x.shape[0] for i, x in zip(self.mapped, self.batches, strict=True)}
+        if not sizes:
+            raise ShapeError("[vmap] no argument is mapped: in_axes is None for all. Call the function itself.")
+        if len(set(sizes.values())) > 1:
+            given = ", ".join(f"{size} of {name}" for name, size in sizes.items())
+            raise ShapeError(f"[vmap] the mapped axes have different sizes: {given}. They must be the same.")
+        self.n: int = self.batches[0].shape[0]
+
+    def call(self, f: Callable[..., Any], singles: Sequence[Any]) -> Any:
+        """f of single values in place of what is mapped."""
+        leaves = list(self.leaves)
+        for i, x in zip(self.mapped, singles, strict=True):
+            leaves[i] = x
+        positional, named = unflatten(self.structure, leaves)
+        return f(*positional, **named)
+
+
+def _batch(x: Any, axis: int, name: str) -> Tensor:
+    """A mapped leaf with its batch in front."""
+    if not isinstance(x, (Tensor, np.ndarray)):
+        raise DTypeError(
+            f"[vmap] {name} is a {type(x).__name__}, which has no axes to map over. Pass a tensor or an array, or give "
+            "in_axes None for it."
+        )
+    t = as_input(x)
+    if not -t.ndim <= axis < t.ndim:
+        raise ShapeError(f"[vmap] in_axes is {axis} for {name}, whose shape is {t.shape}.")
+    return t if axis % t.ndim == 0 else _core.moveaxis(t, axis, 0)
+
+
+def _example(x: Tensor) -> Tensor:
+    """A single value to record with: the first of the batch, zeros where it is empty."""
+    with _core.no_grad(), _core.aside():
+        one = x.detach()[0] if x.shape[0] else _core.zeros(x.shape[1:], dtype=x.dtype)
+    return one.requires_grad_() if x.requires_grad else one
+
+
+# ---- vmap
+
+
+def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable[..., Any]:
+    """A function that maps f over an axis of its arguments, all at once: f itself speaks of single values.
+
+    Parameters
+    ----------
+    f : callable
+        Of tensors, arrays and nested tuples, lists and dicts of them; returns tensors, or nested containers of them.
+        It is run once, with the first element of the batch. It must not look at values that differ within the batch
+        (`if x > 0`: use tp.where), nor write them to captured tensors. Draws differ within the batch; one draw of the
+        generator covers it.
+    in_axes : int, None, or a tuple with one entry for each positional argument
+        The axis that is mapped, None for an argument that is the same for all. An entry may be a container like the
+        argument, with an int or None for each part. Keyword arguments are mapped over axis 0.
+    out_axes : int, None, or a container like the result
+        Where the batch is in the results. None: the result must not depend on the batch, and comes without it.
+
+    Returns
+    -------
+    callable
+        Of f's arguments, with one axis more where they are mapped. It can be differentiated, recorded and mapped again.
+
+    Raises
+    ------
+    ShapeError
+        For an axis that is out of range, or mapped axes of different sizes.
+    TapeError
+        Where f looks at, or writes, what differs within the batch.
+
+    >>> x, y = tp.tensor([[1.0, 2.0], [3.0, 4.0]]), tp.tensor([1.0, 10.0])
+    >>> tp.vmap(lambda a, b: (a * b).sum())(x, y).tolist()
+    [3.0, 70.0]
+    >>> tp.vmap(tp.grad(lambda a, b: (a * a).sum() * b), in_axes=(0, None))(x, 1.0).tolist()
+    [[2.0, 4.0], [6.0, 8.0]]
+    """
+    if not callable(f):
+        raise TapeError(f"[vmap] expected a function, got {type(f).__name__}.")
+    _check_axes(in_axes, "in_axes")
+    _check_axes(out_axes, "out_axes")
+
+    @functools.wraps(f)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        arguments = Arguments(args, kwargs, in_axes)
+        noted = trace(f, arguments)
+        batcher = Batcher(noted.ir, arguments.n)
+        return results(noted, batcher, batcher.run(arguments.batches), out_axes)
+
+    return run
+
+
+def _check_axes(axes: Any, what: str) -> None:
+    for a in flatten(axes)[0]:
+        if a is not None and (isinstance(a, bool) or not isinstance(a, int)):
+            raise DTypeError(f"[vmap] {what} must hold ints and None, in tuples, lists and dicts; got {axes!r}.")
+
+
+def trace(f: Callable[..., Any], arguments: Arguments) -> Captured:
+    """f's program for single values."""
+    examples = [_example(x) for x in arguments.batches]
+
+    def call(program: Any) -> tuple[int, Any]:
+        result = arguments.call(f, [program.add_input(x) for x in examples])
+        for x in flatten(result)[0]:
+            if not isinstance(x, Tensor):
+                raise TapeError(
+                    f"[vmap] the function returned a {type(x).__name__}. Return tensors, and nested tuples, lists and "
+                    "dicts of them."
+                )
+        return len(examples), result
+
+    return capture(call, "vmap", replayed=False)
+
+
+def results(noted: Captured, batcher: Batcher, outputs: list[Tensor], out_axes: Any) -> Any:
+    """The outputs of a run over a batch as the mapped function returns them."""
+    axes = _axes(out_axes, unflatten(noted.structure, outputs), "out_axes", "the result")
+    found = []
+    for k, y, axis in zip(batcher.ir.outputs, outputs, axes, strict=True):
+        batched = k in batcher.batched
+        if axis is None:
+            if batched:
+                raise ShapeError("[vmap] out_axes is None for a result that differs within the batch.")
+            found.append(y)
+            continue
+        if not batched:
+            y = _core.broadcast_to(y, (batcher.n, *y.shape))
+        if not -y.ndim <= axis < y.ndim:
+            raise ShapeError(f"[vmap] out_axes is {axis} for a result whose shape, with the batch, is {y.shape}.")
+        found.append(y if axis % y.ndim == 0 else _core.moveaxis(y, 0, axis))
+    return unflatten(noted.structure, found)

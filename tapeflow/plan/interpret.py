@@ -1,0 +1,164 @@
+"""A program run op by op on tensors, so that whatever records notices each of them.
+
+What a replay does in C, at the speed of eager calls: for plans that are called while something is recorded or
+differentiated, and, with other rules, for programs over a batch (batching.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tapeflow import _core
+from tapeflow._core import GuardFailed, Tensor
+from tapeflow.plan.ir import ACCUMULATE, CODES, CONST, DTYPES, GRAD, GRAD_GUARD, GUARD, IR, MADE, RANDOM, TENSOR, Instr
+
+IDENTITY, NONZERO = CODES["identity"], CODES["nonzero"]
+DETACHED, PLACED = (1,), (2,)  # params of an identity that is more (core/program.pxi)
+
+
+class Interpreter:
+    """One run of a program as it was noted, before any pass. Bits and gradients are those of the function it is of."""
+
+    def __init__(self, ir: IR) -> None:
+        self.ir = ir
+        self.env: dict[int, Tensor] = {}
+        self.entered = 0  # stretches of draws whose generators were set
+
+    def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs for these inputs; then state, .grad and generators are as after the function."""
+        ir, env = self.ir, self.env
+        for k, x in ir.objects.items():
+            kind = ir.values[k].kind
+            if kind == CONST:
+                env[k] = x
+            elif kind == TENSOR:
+                env[k] = _core.placed(x, x) if any(x is t for t, _ in ir.states) else x
+        env.update(zip(ir.inputs, inputs, strict=True))
+        ends = self._ends()
+        graded = _core.is_grad_enabled()
+        for at, instr in enumerate(ir.instrs):
+            if graded and instr.out in ir.ungraded:
+                with _core.no_grad():
+                    self.step(instr)
+            else:
+                self.step(instr)
+            for k in ends.get(at, ()):
+                del env[k]
+        outputs = self.outputs()
+        self.commit()
+        return outputs
+
+    def outputs(self) -> list[Tensor]:
+        """The results, none of them an object that somebody else has."""
+        found: list[Tensor] = []
+        for k in self.ir.outputs:
+            x = self.value(k)
+            shared = self.ir.values[k].kind != MADE or any(x is y for y in found)
+            found.append(_core.placed(x, x) if shared else x)
+        return found
+
+    def _ends(self) -> dict[int, list[int]]:
+        """The values that an instruction is the last to read or that nobody reads, by its position."""
+        last: dict[int, int] = {}
+        for at, instr in enumerate(self.ir.instrs):
+            if instr.out >= 0:
+                last[instr.out] = at
+            for k in instr.ins:
+                last[k] = at
+        stay = {*self.ir.results(), *self.ir.inputs}
+        ends: dict[int, list[int]] = {}
+        for k, at in last.items():
+            if k not in stay and self.ir.values[k].kind != GRAD:
+                ends.setdefault(at, []).append(k)
+        return ends
+
+    def step(self, instr: Instr) -> None:
+        op = instr.op
+        if op == GUARD:
+            self.guard(instr)
+        elif op == GRAD_GUARD:
+            t, seen = instr.extra
+            if (t.grad is not None) != seen:
+                raise GuardFailed(
+                    f"[plan] the .grad of a captured tensor was {'there' if seen else 'empty'} when the plan was "
+                    f"recorded and is not now ({self.line(instr)})."
+                )
+        elif op == RANDOM:
+            self.env[instr.out] = self.draw(instr, self.ir.values[instr.out].shape)
+        elif op == ACCUMULATE:
+            self.env[instr.out] = _core.accumulated(self.ir.objects[instr.ins[0]], self.value(instr.ins[1]))
+        else:
+            self.env[instr.out] = self.apply(instr, [self.value(k) for k in instr.ins])
+
+    def value(self, k: int) -> Tensor:
+        found = self.env.get(k)
+        if found is None:  # a .grad: as it is now, before anything is committed
+            found = self.ir.objects[k].grad
+            assert found is not None
+            self.env[k] = found
+        return found
+
+    def apply(self, instr: Instr, xs: list[Tensor]) -> Tensor:
+        """The op of an instruction on these operands."""
+        if instr.op == IDENTITY and instr.params:
+            return xs[0].detach() if instr.params == DETACHED else _core.placed(xs[0], xs[1])
+        out = self.ir.values[instr.out]
+        y = apply_op(instr.op, instr.params, xs, out.dtype, out.shape)
+        if instr.op == NONZERO and y.shape != out.shape:
+            raise GuardFailed(
+                f"[plan] nonzero has a result of shape {y.shape}, which depends on data; it was {out.shape} when the "
+                f"plan was recorded ({self.line(instr)}). Freeze it for this case."
+            )
+        return y
+
+    def draw(self, instr: Instr, shape: tuple[int, ...]) -> Tensor:
+        """The next draw of the instruction's generator."""
+        kind, stretch, _, *limits = instr.params
+        self.enter(stretch + 1)
+        dtype = DTYPES[self.ir.values[instr.out].dtype]
+        more = (limits[0] % 2**64, limits[1]) if limits else ()
+        return _core.random_fill(self.ir.generators[stretch][0], _core.draw_kind(kind), shape, dtype, *more)
+
+    def enter(self, stop: int) -> None:
+        """Set the generators that were set in the function, up to a stretch of draws."""
+        for generator, absolute, seed, draw, _ in self.ir.generators[self.entered : stop]:
+            if absolute:
+                generator.state = (seed, draw)
+        self.entered = max(self.entered, stop)
+
+    def guard(self, instr: Instr) -> None:
+        x = self.value(instr.ins[0])
+        if instr.extra is None:  # an array was looked at: so it is for whoever records this
+            x.numpy()
+            return
+        seen = _core.look(x)
+        if seen != instr.extra:
+            was, now = (np.frombuffer(b, x.dtype)[0] for b in (instr.extra, seen))
+            raise GuardFailed(
+                f"[plan] Python looked at a value in {self.line(instr)}: it was {was} when the plan was recorded and "
+                f"is {now} now."
+            )
+
+    def commit(self) -> None:
+        self.enter(len(self.ir.generators))
+        for t, k in self.ir.states:
+            self.write(t, self.value(k))
+        for t, grad in self.ir.grads:
+            _core.give_grad(t, None if grad is None else self.value(grad))
+
+    def write(self, t: Tensor, value: Tensor) -> None:
+        with _core.no_grad() if t.is_leaf and t.requires_grad else _core.enable_grad():
+            t.assign(value)
+
+    def line(self, instr: Instr) -> str:
+        file, number, _ = self.ir.lines[instr.line]
+        return f"{file}:{number}"
+
+
+def apply_op(op: int, params: tuple[int, ...], xs: list[Tensor], dtype: int, shape: tuple[int, ...]) -> Tensor:
+    """The eager op of an instruction, whose result has this dtype (a code) and shape."""
+    if _core.op_kind(op) == "float" and not any(x.dtype.kind == "f" for x in xs):
+        xs = [x.astype(DTYPES[dtype]) for x in xs]  # whatever the default dtype is now
+    return _core.apply_op(op, params, xs, dtype, shape)
