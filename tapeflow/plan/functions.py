@@ -140,7 +140,13 @@ class Function:
         return self._record(entry, args, kwargs)
 
     def _record(self, entry: _Entry, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        def make(r: Recording) -> None:
+        # what a recording is given has places of its own on the tape: a run that a backward from outside is to
+        # go through is done again
+        outside = _core.is_grad_enabled() and any(
+            isinstance(x, Tensor) and x.requires_grad for x in flatten((args, kwargs))[0]
+        )
+
+        def make(r: Recording) -> bool:
             if r.differentiable:
                 entry.reason = (
                     "a result can still be differentiated with respect to something captured or passed: gradients "
@@ -148,8 +154,11 @@ class Function:
                 )
             else:
                 entry.plans.insert(0, Plan(r.ir, r, name=self._name))
+            return not outside
 
         r, result = record(self._f, args, kwargs, "tp.function", make)
+        if outside:
+            return self._f(*args, **kwargs) if r.differentiable else entry.plans[0](*args, **kwargs)
         if r.differentiable:
             return result
         leaves, structure = flatten(result)

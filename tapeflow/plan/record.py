@@ -109,10 +109,9 @@ def record(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
     op: str,
-    then: Callable[[Recording], None] | None = None,
+    then: Callable[[Recording], bool] | None = None,
 ) -> tuple[Recording, Any]:
-    """Run f once and take notes; also f's result. The effects of the run stay where there is something to be done then,
-    and it is done without an error."""
+    """Run f once and take notes; also f's result. The effects of the run stay where `then` returns True."""
     leaves, structure = flatten((args, kwargs))
     static: dict[int, Any] = {}
     dynamic: list[int] = []
@@ -133,9 +132,7 @@ def record(
         made.append(
             Recording(run.ir, structure, static, dynamic, run.structure, places, differentiable, run.again)
         )
-        if then is not None:
-            then(made[0])
-        return then is not None
+        return then is not None and then(made[0])
 
     capture(call, op, then=keep)
     return made[0], result
