@@ -563,7 +563,7 @@ def asarray(obj, dtype=None, device=None, copy=None):
     cdef int code
     check_device(device, "asarray")
     if isinstance(obj, Tensor):
-        t = obj
+        t = strong(obj) if dtype is None else hold(obj) if type(obj) is WeakFloat else obj
         code = t.v.dtype if dtype is None else dtype_code(dtype, "asarray")
         if code == t.v.dtype:
             return op_identity(t) if copy else t

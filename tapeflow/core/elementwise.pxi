@@ -502,7 +502,7 @@ def pow(x1, x2, /):
     [1.0, 4.0, 9.0]
     """
     cdef Tensor t
-    if not is_number(x2):
+    if not is_number(x2) and not isinstance(x2, Tensor):
         x2 = as_tensor_for(OP_POW, x2)
     if PyLong_CheckExact(x2) and isinstance(x1, Tensor):
         t = x1

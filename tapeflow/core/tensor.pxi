@@ -189,15 +189,20 @@ cdef inline void fill_tensor(Tensor t, Value *v, Entry *node) noexcept:
 cdef Tensor as_tensor(object x):
     """x as a tensor: itself, or a constant with a copy of the data."""
     if isinstance(x, Tensor):
-        return x
+        return strong(x)
     return converted(x, "asarray", None)
 
 
 cdef Tensor as_tensor_for(int op, object x):
     """An operand of op."""
     if isinstance(x, Tensor):
-        return x
+        return strong(x)
     return converted(x, tpf_op_name[op].decode(), None)
+
+
+cdef inline Tensor strong(Tensor x):
+    """x; for a float argument of a recorded function the tensor that the number would become."""
+    return op_astype(hold(x), default_float) if type(x) is WeakFloat else x
 
 
 cdef Tensor another(Tensor x, Tensor y):
