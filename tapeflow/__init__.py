@@ -22,7 +22,7 @@ except ImportError as error:
         "Build it: `make build` in the checkout, or `pip install .`"
     ) from error
 
-from tapeflow import _composed, _creation, ordering, transforms
+from tapeflow import _composed, _creation, derivatives, ordering, transforms
 from tapeflow._hash import table_hash as _table_hash
 
 if _table_hash() != _core.TABLE_HASH:
@@ -30,7 +30,7 @@ if _table_hash() != _core.TABLE_HASH:
         f"tapeflow's compiled core was built from another op table ({_core.TABLE_HASH}, now {_table_hash()}). "
         "Rebuild it: `make build` in the checkout, or `pip install .`"
     )
-_core.bind(_creation, transforms, _composed, ordering)
+_core.bind(_creation, transforms, derivatives, _composed, ordering)
 
 from tapeflow import errors, random  # noqa: E402
 from tapeflow._core import (  # noqa: E402
@@ -232,6 +232,7 @@ from tapeflow.contraction import (  # noqa: E402
     multi_dot,
     tensordot,
 )
+from tapeflow.derivatives import hessian, hvp, jacobian, jvp, vjp  # noqa: E402
 from tapeflow.errors import (  # noqa: E402
     DeviceError,
     DeviceOutOfMemory,
@@ -431,7 +432,9 @@ __all__ = [
     "grad",
     "greater",
     "greater_equal",
+    "hessian",
     "huber_loss",
+    "hvp",
     "hypot",
     "index_add",
     "inf",
@@ -443,6 +446,8 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "jacobian",
+    "jvp",
     "kl_div",
     "kron",
     "l1_loss",
@@ -574,6 +579,7 @@ __all__ = [
     "var",
     "vecdot",
     "vector_norm",
+    "vjp",
     "vmap",
     "where",
     "xlog1py",

@@ -235,6 +235,7 @@ cdef object _np_bool = numpy.bool_
 # The Python parts that the core calls; set once by tapeflow/__init__.py (they import this module).
 cdef object _creation = None
 cdef object _transforms = None
+cdef object _derivatives = None
 cdef object _composed = None
 cdef object _ordering = None
 
@@ -244,10 +245,11 @@ def _freeze_tape(*args, **options):
     return freeze_tape(*args, **options)
 
 
-def bind(creation, transforms, composed, ordering):
+def bind(creation, transforms, derivatives, composed, ordering):
     """Give the core the Python modules that it calls."""
-    global _creation, _transforms, _composed, _ordering
-    _creation, _transforms, _composed, _ordering = creation, transforms, composed, ordering
+    global _creation, _transforms, _derivatives, _composed, _ordering
+    _creation, _transforms, _derivatives = creation, transforms, derivatives
+    _composed, _ordering = composed, ordering
 
 
 cdef struct Chunk
@@ -272,6 +274,7 @@ include "core/scan_ops.pxi"
 include "core/products.pxi"
 include "core/indexing.pxi"
 include "core/backward.pxi"
+include "core/forward.pxi"
 include "core/rules.pxi"
 include "core/norm.pxi"
 include "core/contract.pxi"

@@ -1,4 +1,5 @@
-"""Functions of functions: grad and value_and_grad, and the containers that arguments and gradients come in.
+"""grad and value_and_grad, the run of a function that every transform begins with, and the containers that arguments
+and gradients come in.
 
 A function is run once on fresh places of the tape, then the walk goes back over what it recorded. When the function
 read something that was recorded before (an argument of an outer grad, a leaf that requires grad), the walk is recorded,
@@ -60,6 +61,145 @@ def under(mode: Any, f: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+def leaves_as(structure: Any, tree: Any, name: str, what: str) -> list[Any]:
+    """The leaves of tree, which must have this structure, in its order; what: the argument that it is, for errors."""
+    leaves: list[Any] = []
+    _match(structure, tree, name, what, leaves)
+    return leaves
+
+
+def _match(structure: Any, tree: Any, name: str, where: str, leaves: list[Any]) -> None:
+    if structure is None:
+        if isinstance(tree, (tuple, list, dict)):
+            raise errors.TapeError(f"[{name}] {where} is a {type(tree).__name__}, expected a tensor.")
+        leaves.append(tree)
+        return
+    kind, parts = structure
+    if type(tree) is not kind:
+        raise errors.TapeError(f"[{name}] {where} is a {type(tree).__name__}, expected a {kind.__name__}.")
+    keys = [part[0] for part in parts] if issubclass(kind, dict) else list(range(len(parts)))
+    if len(tree) != len(keys) or (issubclass(kind, dict) and set(tree) != set(keys)):
+        given = f"the keys {list(tree)}" if issubclass(kind, dict) else f"{len(tree)} items"
+        expected = f"{keys}" if issubclass(kind, dict) else f"{len(keys)}"
+        raise errors.TapeError(f"[{name}] {where} has {given}, expected {expected}.")
+    for key, part in zip(keys, parts, strict=True):
+        part = part[1] if issubclass(kind, dict) else part
+        _match(part, tree[key], name, f"{where}[{key!r}]", leaves)
+
+
+# ---- one run of a function
+
+
+class Run:
+    """A function's run on fresh places of the tape, for arguments that are to be differentiated.
+
+    `sources` are the leaves of these arguments, in order, at their fresh places, `structure` their containers; `value`
+    is what the function returned, `aux` what it returned beside it. `linked`: value or aux depend on something that was
+    recorded before, so whatever is made of them is recorded, too.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        f: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        numbers: list[int],
+        has_aux: bool,
+    ) -> None:
+        self.name = name
+        leaves, self.structure = flatten([args[n] for n in numbers])
+        primals = [_primal(x, name) for x in leaves]
+        token = _core.trace_begin()
+        try:
+            with _core.enable_grad():
+                self.sources = [_core.fresh_source(x) for x in primals]
+                new = list(args)
+                for n, arg in zip(numbers, unflatten(self.structure, self.sources), strict=True):
+                    new[n] = arg
+                self.nodes = [_core.tensor_node(s) for s in self.sources]
+                value = f(*new, **kwargs)
+        finally:
+            linked = _core.trace_end(token)
+        aux = None
+        if has_aux:
+            if not isinstance(value, tuple) or len(value) != 2:
+                raise errors.TapeError(f"[{name}] with has_aux the function must return a pair (value, aux).")
+            value, aux = value
+        linked = linked or any(_core.recorded_before(t, token) for t in flatten((value, aux))[0])
+        self.linked = linked and _core.is_grad_enabled()
+        self.value, self.aux = value, aux
+
+    def results(self) -> tuple[Any, Any]:
+        """value and aux as a caller may have them: recorded only where they are linked."""
+        return (self.value, self.aux) if self.linked else (_unlinked(self.value), _unlinked(self.aux))
+
+    def outputs(self) -> tuple[list[Tensor], Any]:
+        """The leaves of value, which must be tensors, and their containers."""
+        leaves, structure = flatten(self.value)
+        for t in leaves:
+            if not isinstance(t, Tensor):
+                raise errors.TapeError(
+                    f"[{self.name}] the function must return tensors, or tuples, lists and dicts of them, "
+                    f"got {type(t).__name__}. What is not to be differentiated it may return beside, with has_aux."
+                )
+        return leaves, structure
+
+    def scalar(self) -> Tensor:
+        """value, which must be a float scalar."""
+        value = self.value
+        if not isinstance(value, Tensor):
+            raise errors.TapeError(
+                f"[{self.name}] the function must return a tensor, got {type(value).__name__}. "
+                "It may return (value, aux) with has_aux."
+            )
+        if value.size != 1:
+            raise errors.TapeError(
+                f"[{self.name}] the function must return a scalar, got shape {value.shape}. "
+                "Reduce it, for example with .sum()."
+            )
+        if value.dtype.kind != "f":
+            raise errors.DTypeError(f"[{self.name}] the function must return a float, got dtype {value.dtype}.")
+        return value
+
+    def gradients(self, composed: bool, retain: bool) -> list[Tensor]:
+        """The gradients of the scalar value, zeros where it does not depend on a source."""
+        value = self.scalar()
+        grads: list[Tensor | None] = [None] * len(self.sources)
+        if value.requires_grad:
+            grads = _core.run_backward([value], [None], self.nodes, composed, retain)
+        return self.filled(grads)
+
+    def filled(self, grads: list[Tensor | None]) -> list[Tensor]:
+        return [_core.zeros_like(s) if g is None else g for s, g in zip(self.sources, grads, strict=True)]
+
+
+def checked_function(f: Any, name: str) -> None:
+    if not callable(f):
+        raise errors.TapeError(f"[{name}] expected a function, got {type(f).__name__}.")
+
+
+def checked_argnums(argnums: Any, name: str) -> tuple[int, ...]:
+    wanted: tuple[int, ...] = tuple(argnums) if isinstance(argnums, (tuple, list)) else (argnums,)
+    for n in wanted:
+        if isinstance(n, bool) or not isinstance(n, int):
+            raise errors.TapeError(f"[{name}] argnums must be an int or a tuple of ints, got {argnums!r}.")
+    return wanted
+
+
+def argument_numbers(argnums: Any, wanted: tuple[int, ...], count: int, name: str) -> list[int]:
+    """argnums as 0 .. count-1, for a call with count positional arguments."""
+    for n in wanted:
+        if not -count <= n < count:
+            raise errors.TapeError(
+                f"[{name}] argnums names argument {n}, but the function was called with {count} positional arguments."
+            )
+    numbers = [n % count for n in wanted]
+    if len(set(numbers)) < len(numbers):
+        raise errors.TapeError(f"[{name}] argnums names an argument twice: {argnums!r}.")
+    return numbers
+
+
 # ---- reverse mode
 
 
@@ -88,43 +228,17 @@ def value_and_grad(
     >>> float(value), float(g)
     (9.0, 6.0)
     """
-    if not callable(f):
-        raise errors.TapeError(f"[grad] expected a function, got {type(f).__name__}.")
+    checked_function(f, "grad")
     several = isinstance(argnums, (tuple, list))
-    wanted: tuple[int, ...] = tuple(argnums) if isinstance(argnums, (tuple, list)) else (argnums,)
-    for n in wanted:
-        if isinstance(n, bool) or not isinstance(n, int):
-            raise errors.TapeError(f"[grad] argnums must be an int or a tuple of ints, got {argnums!r}.")
+    wanted = checked_argnums(argnums, "grad")
 
     @functools.wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
-        numbers = [_argnum(n, len(args)) for n in wanted]
-        if len(set(numbers)) < len(numbers):
-            raise errors.TapeError(f"[grad] argnums names an argument twice: {argnums!r}.")
-        leaves, structure = flatten([args[n] for n in numbers])
-        primals = [_primal(x) for x in leaves]
-        token = _core.trace_begin()
-        try:
-            with _core.enable_grad():
-                sources = [_core.fresh_source(x) for x in primals]
-                new = list(args)
-                for n, arg in zip(numbers, unflatten(structure, sources), strict=True):
-                    new[n] = arg
-                value = f(*new, **kwargs)
-        finally:
-            linked = _core.trace_end(token)
-        aux = None
-        if has_aux:
-            if not isinstance(value, tuple) or len(value) != 2:
-                raise errors.TapeError("[grad] with has_aux the function must return a pair (value, aux).")
-            value, aux = value
-        linked = linked or any(_core.recorded_before(t, token) for t in flatten((value, aux))[0])
-        linked = linked and _core.is_grad_enabled()
-        grads = _gradients(value, sources, linked)
-        if not linked:
-            value, aux = _unlinked(value), _unlinked(aux)
-        result = unflatten(structure, grads)
+        traced = Run("grad", f, args, kwargs, argument_numbers(argnums, wanted, len(args), "grad"), has_aux)
+        grads = traced.gradients(traced.linked, traced.linked)
+        result = unflatten(traced.structure, grads)
         result = tuple(result) if several else result[0]
+        value, aux = traced.results()
         return ((value, aux), result) if has_aux else (value, result)
 
     return run
@@ -146,46 +260,20 @@ def grad(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0, has_aux: boo
     return run
 
 
-def _argnum(n: int, count: int) -> int:
-    if not -count <= n < count:
-        raise errors.TapeError(
-            f"[grad] argnums names argument {n}, but the function was called with {count} positional arguments."
-        )
-    return n % count
-
-
-def _primal(x: Any) -> Tensor:
+def _primal(x: Any, name: str) -> Tensor:
     """An argument to differentiate, as a float tensor."""
     if type(x) is int:
         x = float(x)
     if not isinstance(x, (Tensor, float, np.ndarray, np.generic)):
         raise errors.DTypeError(
-            f"[grad] cannot differentiate with respect to a {type(x).__name__}. Use tensors, arrays or numbers."
+            f"[{name}] cannot differentiate with respect to a {type(x).__name__}. Use tensors, arrays or numbers."
         )
     t = _core.asarray(x)
     if t.dtype.kind != "f":
         raise errors.DTypeError(
-            f"[grad] cannot differentiate with respect to an argument of dtype {t.dtype}. Use float32 or float64."
+            f"[{name}] cannot differentiate with respect to an argument of dtype {t.dtype}. Use float32 or float64."
         )
     return t
-
-
-def _gradients(value: Any, sources: list[Tensor], linked: bool) -> list[Tensor]:
-    if not isinstance(value, Tensor):
-        raise errors.TapeError(
-            f"[grad] the function must return a tensor, got {type(value).__name__}. "
-            "It may return (value, aux) with has_aux."
-        )
-    if value.size != 1:
-        raise errors.TapeError(
-            f"[grad] the function must return a scalar, got shape {value.shape}. Reduce it, for example with .sum()."
-        )
-    if value.dtype.kind != "f":
-        raise errors.DTypeError(f"[grad] the function must return a float, got dtype {value.dtype}.")
-    grads: list[Tensor | None] = [None] * len(sources)
-    if value.requires_grad:
-        grads = _core.run_backward([value], [None], [_core.tensor_node(s) for s in sources], linked, linked)
-    return [_core.zeros_like(s) if g is None else g for s, g in zip(sources, grads, strict=True)]
 
 
 def _unlinked(tree: Any) -> Any:
@@ -196,35 +284,43 @@ def _unlinked(tree: Any) -> Any:
 # ---- for Tape.gradient
 
 
+def checked_places(name: str, targets: list[Any], sources: list[Any], node_of: Callable[[Tensor], Any]) -> list[Any]:
+    """The places of the targets of Tape.gradient or Tape.jacobian (name) on the tape: None for a target that depends on
+    nothing that was recorded, which one of them must."""
+    for kind, items in (("target", targets), ("source", sources)):
+        for t in items:
+            if not isinstance(t, Tensor):
+                raise errors.TapeError(f"[Tape.{name}] every {kind} must be a Tensor, got {type(t).__name__}.")
+    for t in sources:
+        if t.dtype.kind != "f":
+            raise errors.DTypeError(
+                f"[Tape.{name}] a source of dtype {t.dtype} has no derivative. Use float32 or float64."
+            )
+    # a watched tensor may be a target, too, and has left its place when the tape was closed
+    places = [node_of(t) for t in targets]
+    places = [node if node is not None and node.requires_grad else None for node in places]
+    if not any(places):
+        raise errors.TapeError(
+            f"[Tape.{name}] the target{'' if len(targets) == 1 else 's'} {', '.join(str(t.shape) for t in targets)} "
+            f"depend{'s' if len(targets) == 1 else ''} on nothing that was recorded. "
+            "Watch a tensor, or use one that requires grad, inside the tape."
+        )
+    return places
+
+
 def tape_gradient(
     target: Any, sources: Any, seeds: Any, unconnected: str, recorded: bool, node_of: Callable[[Tensor], Any]
 ) -> Any:
     """Tape.gradient: the gradients of targets (added up) in the structure of sources."""
     targets, _ = flatten(target)
     given, structure = flatten(sources)
-    for kind, items in (("target", targets), ("source", given)):
-        for t in items:
-            if not isinstance(t, Tensor):
-                raise errors.TapeError(f"[Tape.gradient] every {kind} must be a Tensor, got {type(t).__name__}.")
-    for t in given:
-        if t.dtype.kind != "f":
-            raise errors.DTypeError(
-                f"[Tape.gradient] a source of dtype {t.dtype} has no gradient. Use float32 or float64."
-            )
+    places = checked_places("gradient", targets, given, node_of)
     starts = [None] * len(targets) if seeds is None else flatten(seeds)[0]
     if len(starts) != len(targets):
         raise errors.TapeError(f"[Tape.gradient] output_gradients has {len(starts)} leaves, target {len(targets)}.")
-    # a watched tensor may be a target, too, and has left its place when the tape was closed
-    started = [(t, s, node_of(t)) for t, s in zip(targets, starts, strict=True)]
-    started = [(t, s, place) for t, s, place in started if place is not None and place.requires_grad]
-    if not started:
-        raise errors.TapeError(
-            f"[Tape.gradient] the target{'' if len(targets) == 1 else 's'} {', '.join(str(t.shape) for t in targets)} "
-            f"depend{'s' if len(targets) == 1 else ''} on nothing that was recorded. "
-            "Watch a tensor, or use one that requires grad, inside the tape."
-        )
-    roots, cotangents, places = (list(part) for part in zip(*started, strict=True))
-    grads = _core.run_backward(roots, cotangents, [node_of(s) for s in given], recorded, True, places)
+    started = [part for part in zip(targets, starts, places, strict=True) if part[2] is not None]
+    roots, cotangents, nodes = (list(part) for part in zip(*started, strict=True))
+    grads = _core.run_backward(roots, cotangents, [node_of(s) for s in given], recorded, True, nodes)
     if unconnected == "zero":
         grads = [_core.zeros_like(s) if g is None else g for s, g in zip(given, grads, strict=True)]
     return unflatten(structure, grads)

@@ -204,6 +204,20 @@ cdef class Walk:
             self.n_leaves += 1
         return &c.slot
 
+    cdef Slot *slot_of(self, Entry *e) noexcept:
+        """The slot of an entry that find was asked for, or NULL."""
+        cdef Cell *c
+        cdef LeafCell *leaf
+        if e.chunk == NULL:
+            leaf = <LeafCell *>e.link
+            while leaf != NULL and leaf.walk != <void *>self:
+                leaf = leaf.next
+            return NULL if leaf == NULL else &leaf.slot
+        c = e.chunk.cells
+        while c != NULL and c.walk != <void *>self:
+            c = c.next
+        return &c.slots[e.slot] if c != NULL and c.pending >> e.slot & 1 else NULL
+
     # ---- pushing
 
     cdef inline bint wants(self, Entry *e) noexcept:
@@ -314,9 +328,7 @@ cdef class Walk:
             self.look(e, s)  # a hook may walk here, too
         if self.sources is not None and e.number == self.floor:
             return 0  # the lowest source: nothing behind it is wanted, freed or not
-        if e.flags & E_FREED:
-            raise errors.TapeError(f"[backward] the graph behind {tpf_op_name[e.opcode].decode()} was freed by an "
-                                   "earlier backward. Call that one with retain_graph=True to go through it twice.")
+        check_not_freed(e)
         for i in range(4):
             vals[i] = e.val[i]
             if self.retain:
@@ -447,16 +459,7 @@ cdef class Walk:
     cdef int elementwise_composed(self, Entry *e, Value **vals, Tensor g) except -1:
         """The rules of the table as recorded ops, in the dtype that the op computed in."""
         cdef int i
-        cdef list args = [g]
-        cdef Tensor t
-        for i in range(4):
-            if vals[i] == NULL or vals[i].buf == NULL:
-                args.append(None)
-                continue
-            t = with_node(vals[i], e if i == 3 else e.src[i])
-            if t.v.dtype != g.v.dtype and not (i == 0 and tpf_op_kind[e.opcode] == TPF_KIND_SELECT):
-                t = op_astype(t, g.v.dtype)
-            args.append(t)
+        cdef list operands = rule_operands(e, vals, g.v.dtype)
         for i in range(e.nin):
             if not self.wants(e.src[i]):
                 continue
@@ -464,7 +467,7 @@ cdef class Walk:
             if rule is None:
                 self.push(e.src[i], zero_like(g.v), NULL, vals[i])
             else:
-                self.push_tensor(e.src[i], rule(*args), vals[i])
+                self.push_tensor(e.src[i], rule(g, *operands), vals[i])
         return 0
 
     # ---- the end of the walk
@@ -544,6 +547,29 @@ def give_grad(Tensor t not None, Tensor value):
         program.wrote_grad(t, t._grad)
 
 
+cdef int check_not_freed(Entry *e) except -1:
+    if e.flags & E_FREED:
+        raise errors.TapeError(f"[backward] the graph behind {tpf_op_name[e.opcode].decode()} was freed by an "
+                               "earlier backward. Call that one with retain_graph=True to go through it twice.")
+    return 0
+
+
+cdef list rule_operands(Entry *e, Value **vals, int dtype):
+    """a b c y for the composed rules of an elementwise op, in the dtype that it computed in; None: not saved."""
+    cdef list operands = []
+    cdef Tensor t
+    cdef int i
+    for i in range(4):
+        if vals[i] == NULL or vals[i].buf == NULL:
+            operands.append(None)
+            continue
+        t = with_node(vals[i], e if i == 3 else e.src[i])
+        if t.v.dtype != dtype and not (i == 0 and tpf_op_kind[e.opcode] == TPF_KIND_SELECT):
+            t = op_astype(t, dtype)
+        operands.append(t)
+    return operands
+
+
 cdef inline bint not_like(Value *like, Value *g) noexcept:
     """Must g be summed or cast to be a cotangent of like? (NULL: it need not.)"""
     return like != NULL and not (like.dtype == g.dtype and same_shape(like, g))
@@ -621,6 +647,29 @@ cdef Tensor checked_seed(Tensor t, seed):
     return packed(s) if s.v.buf.foreign else s
 
 
+cdef int walk_begins(ThreadState *ts, bint composed, Program program, bint sources, int *line,
+                     bint *through) except -1:
+    """What the ops of a walk leave behind: entries (composed), notes, or nothing. For walk_ends: line, through."""
+    cdef int here
+    if composed:
+        ts.flags |= T_GRAD
+    elif program is not None:
+        here = program.here()
+        line[0], through[0] = program.line_now, program.through
+        program.line_now = here
+        program.through = program.through or (sources and ts.flags & T_GRAD)
+        ts.flags &= ~T_GRAD
+    else:
+        ts.flags &= ~(T_GRAD | T_TAPE)
+    return 0
+
+
+cdef void walk_ends(ThreadState *ts, int flags, bint composed, Program program, int line, bint through) noexcept:
+    restore_modes(ts, flags)
+    if program is not None and not composed:
+        program.line_now, program.through = line, through
+
+
 def run_backward(list targets, list seeds, sources, bint composed, bint retain, places=None):
     """Walk from targets (at places, a list of Nodes, or where they are now) with seeds.
 
@@ -656,15 +705,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
                 node.e.flags |= E_WATCHED
                 if node.e.number < walk.floor:
                     walk.floor = node.e.number
-    if composed:
-        ts.flags |= T_GRAD
-    elif program is not None:
-        ts.flags &= ~T_GRAD
-        line, through = program.line_now, program.through
-        program.line_now = program.here()
-        program.through = through or (sources is not None and flags & T_GRAD != 0)
-    else:
-        ts.flags &= ~(T_GRAD | T_TAPE)
+    walk_begins(ts, composed, program, sources is not None, &line, &through)
     try:
         for node, t in starts:
             if walk.wants(node.e):
@@ -674,9 +715,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
         walk.run()
         walk.commit()
     finally:
-        restore_modes(ts, flags)
-        if program is not None and not composed:
-            program.line_now, program.through = line, through
+        walk_ends(ts, flags, composed, program, line, through)
     if sources is None:
         return None
     found = [None if node is None else walk.sources.get(<uintptr_t>(<Node>node).e) for node in sources]

@@ -580,21 +580,55 @@ cdef class Tape:
         unconnected : "none" or "zero"
             What stands for a source that target does not depend on.
         """
-        if self.used and not self.persistent:
-            raise errors.TapeError("[Tape.gradient] this tape was used already and is not persistent. "
-                                   "Make it with Tape(persistent=True) to take more than one gradient.")
-        if unconnected not in ("none", "zero"):
-            raise errors.TapeError(f"[Tape.gradient] unconnected must be 'none' or 'zero', got {unconnected!r}.")
-        cdef ThreadState *ts = thread_state()
-        # is there an outer tape or tp.grad that the gradient itself must be recorded for?
-        cdef bint outer = ts.depth > 0 or True in [tape is not self or self.persistent for tape in <list>ts.tapes]
+        cdef bint outer = self.begin_use("gradient", unconnected)
         result = _transforms.tape_gradient(target, sources, output_gradients, unconnected, outer, self.source_node)
+        self.end_use()
+        return result
+
+    def jacobian(self, target, sources, unconnected="none"):
+        """The derivative of every element of target by every element of sources, in the structure of sources.
+
+        Parameters
+        ----------
+        target : Tensor
+            A float tensor.
+        sources : Tensor, or nested tuples, lists and dicts of them
+        unconnected : "none" or "zero"
+            What stands for a source that target does not depend on.
+
+        Returns
+        -------
+        tensors of shape target.shape + source.shape, in the structure of sources
+
+        >>> x = tp.tensor([1.0, 2.0])
+        >>> with tp.Tape(watch=[x]) as tape:
+        ...     y = x * x
+        >>> tape.jacobian(y, x).tolist()
+        [[2.0, 0.0], [0.0, 4.0]]
+        """
+        cdef bint outer = self.begin_use("jacobian", unconnected)
+        result = _derivatives.tape_jacobian(target, sources, unconnected, outer, self.source_node)
+        self.end_use()
+        return result
+
+    cdef bint begin_use(self, str name, object unconnected) except -1:
+        """Check that derivatives may be taken. Is there an outer tape or tp.grad that they must be recorded for?"""
+        if self.used and not self.persistent:
+            raise errors.TapeError(f"[Tape.{name}] this tape was used already and is not persistent. "
+                                   f"Make it with Tape(persistent=True) to take more than one {name}.")
+        if unconnected not in ("none", "zero"):
+            raise errors.TapeError(f"[Tape.{name}] unconnected must be 'none' or 'zero', got {unconnected!r}.")
+        cdef ThreadState *ts = thread_state()
+        return ts.depth > 0 or True in [tape is not self or self.persistent for tape in <list>ts.tapes]
+
+    cdef int end_use(self) except -1:
+        """Derivatives were taken: only a persistent tape is of further use."""
         self.used = True
         if not self.persistent:
             self.forget()
             if not self.open:
                 self.program = None
-        return result
+        return 0
 
     def freeze(self, inputs, outputs, **options):
         """What was recorded in the `with` block as a plan; gradients that were taken inside it are part of it.
