@@ -28,8 +28,9 @@ _KINDS = {"tuple": tuple, "list": list, "dict": dict}
 
 
 def save(plan: Plan, path: str | os.PathLike[str]) -> None:
-    """Write a plan with its constants and what is outside of it now: captured tensors, their .grad, generators."""
-    ir = plan._ir
+    """Write a plan with its constants and what is outside of it now: captured tensors, their .grad, generators. It is
+    what the passes left of it, or, where it is to be differentiated, the program as it was noted."""
+    ir = plan.noted() if plan.differentiable else plan._ir
     blobs: list[bytes] = []
 
     def blob(x: Tensor) -> int:
@@ -37,7 +38,8 @@ def save(plan: Plan, path: str | os.PathLike[str]) -> None:
         return len(blobs) - 1
 
     used = ir.used()
-    number = {id(t): k for k, t in plan._tensors.items()}
+    tensors = ir.tensors()
+    number = {id(t): k for k, t in tensors.items()}
     held = {k: x for k, x in ir.objects.items() if k in used}
     generators = list(plan.generators.values())
     header = {
@@ -52,12 +54,13 @@ def save(plan: Plan, path: str | os.PathLike[str]) -> None:
         "constants": [[k, blob(x)] for k, x in held.items() if ir.values[k].kind == CONST],
         "tensors": [
             [k, t.is_leaf and t.requires_grad, blob(t), None if t.grad is None else blob(t.grad)]
-            for k, t in plan._tensors.items()
+            for k, t in tensors.items()
         ],
         "slots": [[k, number[id(t)]] for k, t in held.items() if ir.values[k].kind == GRAD],
         "generators": [None if g is random.default_generator else list(g.state) for g in generators],
         "stretches": [[[g is s[0] for g in generators].index(True), *s[1:]] for s in ir.generators],
         "call": _call(plan._recording),
+        "noted": {"ungraded": sorted(ir.ungraded), "passes": plan.passes} if plan.differentiable else None,
         "blobs": [len(b) for b in blobs],
     }
     text = json.dumps(header, separators=(",", ":"), allow_nan=False).encode()
@@ -167,7 +170,14 @@ def _read(header: dict[str, Any], blobs: bytes) -> Plan:
     lines = [(file, number, name) for file, number, name in header["lines"]]
     ir = IR(values, objects, instrs, header["inputs"], header["outputs"], states, grads, stretches, lines)
     _passes.verify(ir)
-    return Plan(ir, _recording(ir, header["call"]), ("fuse",), name=header["name"])
+    recording = _recording(ir, header["call"])
+    noted = header.get("noted")
+    if noted is None:
+        return Plan(ir, recording, ("fuse",), name=header["name"])
+    ir.ungraded = set(noted["ungraded"])
+    assert recording is not None
+    recording.again = ir.copy
+    return Plan(ir.copy(), recording, tuple(noted["passes"]), name=header["name"], differentiable=True)
 
 
 def _instr(

@@ -162,7 +162,8 @@ class Function:
         if r.differentiable:
             return result
         leaves, structure = flatten(result)
-        return unflatten(structure, [x.detach() if isinstance(x, Tensor) else x for x in leaves])
+        with _core.aside():  # whatever is being recorded knows nothing of these tensors
+            return unflatten(structure, [x.detach() if isinstance(x, Tensor) else x for x in leaves])
 
     # ---- signatures
 

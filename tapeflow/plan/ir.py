@@ -8,7 +8,7 @@ as an object that a value came from.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from tapeflow import _core
@@ -82,6 +82,11 @@ class IR:
     lines: list[tuple[str, int, str]]
     counts: list[tuple[str, int]] = field(default_factory=list)  # of instructions, after each pass
     ungraded: set[int] = field(default_factory=set)  # values made outside of grad mode
+
+    def copy(self) -> IR:
+        """The same program, for passes to change."""
+        instrs = [Instr(i.op, i.params, i.ins, i.out, i.line, i.extra) for i in self.instrs]
+        return replace(self, values=list(self.values), objects=dict(self.objects), instrs=instrs, counts=[])
 
     def results(self) -> Iterable[int]:
         """The values that outlive a run."""

@@ -37,8 +37,10 @@ class Plan(_core.Runner):
         passes: tuple[str, ...] | None = None,
         plan_memory: bool = True,
         name: str = "plan",
+        differentiable: bool = False,
     ) -> None:
         self.name = name
+        self.differentiable = differentiable
         self._recording = recording
         self._noted: IR | None = None
         self.passes = _passes.DEFAULT if passes is None else tuple(passes)
@@ -346,18 +348,33 @@ def _codes() -> dict[Any, int]:
     return _CODES
 
 
-def freeze(f: Callable[..., Any], *args: Any, passes: Any = None, plan_memory: bool = True, **kwargs: Any) -> Plan:
+def freeze(
+    f: Callable[..., Any],
+    *args: Any,
+    passes: Any = None,
+    plan_memory: bool = True,
+    differentiable: bool = False,
+    **kwargs: Any,
+) -> Plan:
     """Record one run of f with example arguments and freeze it: a Plan.
 
-    State (captured tensors, .grad, generators) is as it was before, also when it fails.
+    State (captured tensors, .grad, generators) is as it was before, also when it fails. A plan can be differentiated
+    where it is called inside a recording, or with what requires grad; differentiable: also after plan.save.
     """
     if not callable(f):
         raise PlanError(f"[freeze] expected a function, got {type(f).__name__}.")
     r, _ = record(f, args, kwargs, "freeze")
-    return Plan(r.ir, r, passes, plan_memory, getattr(f, "__name__", "plan"))
+    return Plan(r.ir, r, passes, plan_memory, getattr(f, "__name__", "plan"), differentiable)
 
 
-def freeze_tape(tape: Any, inputs: Any, outputs: Any, passes: Any = None, plan_memory: bool = True) -> Plan:
+def freeze_tape(
+    tape: Any,
+    inputs: Any,
+    outputs: Any,
+    passes: Any = None,
+    plan_memory: bool = True,
+    differentiable: bool = False,
+) -> Plan:
     """What `Tape.freeze` does: the notes of a closed tape as a plan."""
     program = tape.program
     if program is None or tape.finished is None:
@@ -389,4 +406,4 @@ def freeze_tape(tape: Any, inputs: Any, outputs: Any, passes: Any = None, plan_m
     arguments = (tuple, [(tuple, [None] * len(numbers)), (dict, [])])
     places = [[n] for n in range(len(results))]
     r = Recording(again(), arguments, {}, list(range(len(numbers))), structure, places, False, again)
-    return Plan(r.ir, r, passes, plan_memory, "tape")
+    return Plan(r.ir, r, passes, plan_memory, "tape", differentiable)
