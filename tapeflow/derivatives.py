@@ -26,6 +26,8 @@ from tapeflow.transforms import (
     unflatten,
 )
 
+FEW = 8  # so many walks, one after the other, are cheaper than a batch
+
 
 def _as_like(x: Any, like: Tensor, name: str, what: str) -> Tensor:
     """A tangent or cotangent of like: a tensor, an array or a number of its shape and dtype."""
@@ -56,8 +58,9 @@ class _Pull:
         nodes = [_core.tensor_node(t) for t in outputs]
         self.nodes = [node if node is not None and node.requires_grad else None for node in nodes]
 
-    def __call__(self, cotangents: list[Any]) -> list[Tensor]:
-        """Of each output a cotangent like it, or None."""
+    def __call__(self, cotangents: list[Any], composed: bool | None = None) -> list[Tensor]:
+        """Of each output a cotangent like it, or None. composed: whether the walk is recorded, unless it follows from
+        what it is about."""
         run = self.run
         parts = [
             (t, g, node)
@@ -67,7 +70,7 @@ class _Pull:
         grads: list[Tensor | None] = [None] * len(run.sources)
         if parts:
             targets, seeds, nodes = (list(part) for part in zip(*parts, strict=True))
-            composed = run.linked or _recorded(seeds)
+            composed = run.linked or _recorded(seeds) if composed is None else composed
             grads = _core.run_backward(targets, seeds, run.nodes, composed, True, nodes)
         return run.filled(grads)
 
@@ -80,9 +83,10 @@ class _Push:
         self.outputs = [_core.unlinked(t) for t in outputs]
         self.forward = _core.Pushforward(run.nodes, [_core.tensor_node(t) for t in outputs], self.outputs)
 
-    def __call__(self, tangents: list[Any]) -> list[Any]:
-        """Of each source a tangent like it, or None for zeros."""
-        found = self.forward.push_tangents(tangents, self.run.linked or _recorded(tangents))
+    def __call__(self, tangents: list[Any], composed: bool | None = None) -> list[Any]:
+        """Of each source a tangent like it, or None for zeros; composed as for _Pull."""
+        composed = self.run.linked or _recorded(tangents) if composed is None else composed
+        found = self.forward.push_tangents(tangents, composed)
         return [
             None if t.dtype.kind != "f" else _core.zeros_like(t) if d is None else d
             for t, d in zip(self.outputs, found, strict=True)
@@ -236,8 +240,9 @@ def hvp(f: Callable[..., Any], primals: Any, v: Any) -> Any:
     _argument_tuple(primals, "hvp", "primals")
     run = Run("hvp", f, tuple(primals), {}, list(range(len(primals))), False)
     vectors = _along(v, run, "hvp", "v")
-    grads = run.gradients(True, True)
-    return type(v)(unflatten(run.structure, _Pull(run, grads)(vectors)))
+    # forward over reverse: the gradients are recorded like any result, and few entries lie behind them
+    products = _Push(run, run.gradients(True, True))(vectors)
+    return type(v)(unflatten(run.structure, products))
 
 
 # ---- Jacobians
@@ -246,7 +251,8 @@ def hvp(f: Callable[..., Any], primals: Any, v: Any) -> Any:
 def jacobian(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]:
     """A function that returns f's Jacobian: the derivative of every output by every input.
 
-    f runs once; one pass for each input, by forward mode, or for each output, by reverse mode, whichever are fewer.
+    f runs once. Then the unit tangents of all inputs are pushed forward together, or those of all outputs are pulled
+    back together, whichever are fewer: as one batch (see vmap).
 
     Parameters
     ----------
@@ -298,10 +304,11 @@ def hessian(f: Callable[..., Any], argnums: int | tuple[int, ...] = 0) -> Callab
     >>> tp.hessian(lambda x: x[0] * x[1] * x[1])(tp.tensor([1.0, 2.0])).tolist()
     [[0.0, 4.0], [4.0, 2.0]]
     """
-    return _jacobian(_jacobian(f, argnums, "hessian"), argnums, "hessian")
+    return _jacobian(_jacobian(f, argnums, "hessian"), argnums, "hessian", even=True)
 
 
-def _jacobian(f: Callable[..., Any], argnums: Any, name: str) -> Callable[..., Any]:
+def _jacobian(f: Callable[..., Any], argnums: Any, name: str, even: bool = False) -> Callable[..., Any]:
+    """even: forward mode for as many inputs as outputs, which is faster over a reverse pass; otherwise reverse."""
     checked_function(f, name)
     several = isinstance(argnums, (tuple, list))
     wanted = checked_argnums(argnums, name)
@@ -313,7 +320,7 @@ def _jacobian(f: Callable[..., Any], argnums: Any, name: str) -> Callable[..., A
         for t in outputs:
             if t.dtype.kind != "f":
                 raise errors.DTypeError(f"[{name}] an output of dtype {t.dtype} has no derivative. Use has_aux of vjp.")
-        forward = sum(s.size for s in traced.sources) < sum(t.size for t in outputs)
+        forward = sum(s.size for s in traced.sources) < sum(t.size for t in outputs) + even
         blocks = (_columns if forward else _rows)(traced, outputs)
         parts = [unflatten(traced.structure, row) for row in blocks]
         return unflatten(structure, [tuple(part) if several else part[0] for part in parts])
@@ -324,16 +331,17 @@ def _jacobian(f: Callable[..., Any], argnums: Any, name: str) -> Callable[..., A
 def _rows(run: Run, outputs: list[Tensor]) -> list[list[Tensor]]:
     """For each output, the derivatives by each source; by reverse mode."""
     pull = _Pull(run, outputs)
+    forward = _core.Pushforward(run.nodes, pull.nodes, pull.outputs)
     blocks = []
     for j, t in enumerate(outputs):
 
-        def one(g: Tensor, j: int = j) -> list[Tensor]:
-            return pull([g if k == j else None for k in range(len(outputs))])
+        def one(g: Tensor, composed: bool, j: int = j) -> list[Tensor]:
+            return pull([g if k == j else None for k in range(len(outputs))], composed)
 
         if pull.nodes[j] is None or t.size == 0:
             blocks.append([_core.zeros(t.shape + s.shape, dtype=s.dtype) for s in run.sources])
         else:
-            rows = over_identity(one, t)
+            rows = _over_identity(one, t, forward, run.linked)
             blocks.append([_core.reshape(r, t.shape + s.shape) for r, s in zip(rows, run.sources, strict=True)])
     return blocks
 
@@ -344,22 +352,37 @@ def _columns(run: Run, outputs: list[Tensor]) -> list[list[Tensor]]:
     blocks: list[list[Tensor]] = [[] for _ in outputs]
     for i, s in enumerate(run.sources):
 
-        def one(d: Tensor, i: int = i) -> list[Tensor]:
-            return push([d if k == i else None for k in range(len(run.sources))])
+        def one(d: Tensor, composed: bool, i: int = i) -> list[Tensor]:
+            return push([d if k == i else None for k in range(len(run.sources))], composed)
 
-        columns = over_identity(one, s) if s.size else [_core.zeros((0, *t.shape), dtype=t.dtype) for t in outputs]
+        columns = [_core.zeros((0, *t.shape), dtype=t.dtype) for t in outputs]
+        if s.size:
+            columns = _over_identity(one, s, push.forward, run.linked)
         for row, t, c in zip(blocks, outputs, columns, strict=True):
             row.append(_core.reshape(_core.moveaxis(c, 0, -1), t.shape + s.shape))
     return blocks
 
 
-def over_identity(f: Callable[[Tensor], list[Tensor]], like: Tensor) -> list[Tensor]:
-    """f of every unit tensor of like's shape and dtype, stacked along a new first axis."""
-    n = like.size
-    if n == 1:
-        return [_core.reshape(t, (1, *t.shape)) for t in f(_core.ones_like(like))]
-    seeds = _core.reshape(_core.eye(n, dtype=like.dtype), (n, *like.shape))
-    return [_core.stack(parts) for parts in zip(*[f(seeds[k]) for k in range(n)], strict=True)]
+def _over_identity(
+    f: Callable[[Tensor, bool], list[Tensor]], like: Tensor, forward: _core.Pushforward, linked: bool
+) -> list[Tensor]:
+    """f(seed, whether the walk is recorded) of every unit tensor of like's shape and dtype, along a new first axis.
+
+    Where these are not few, a vmap of one walk over entries that are there already (forward), so that what they saved,
+    a draw for example, is the same for all. linked: the entries were recorded for an outer transform.
+    """
+    from tapeflow.plan.batching import vmap  # what makes plans is imported when it is first needed
+
+    seeds = _core.reshape(_core.eye(like.size, dtype=like.dtype), (like.size, *like.shape))
+    if like.size <= FEW:
+        return [_core.stack(rows) for rows in zip(*[f(seeds[k], linked) for k in range(like.size)], strict=True)]
+
+    def walk(seed: Tensor) -> list[Tensor]:
+        forward.lend(linked)
+        return f(seed, False)  # notes are enough: the batch's run is recorded where it must be
+
+    found: list[Tensor] = vmap(walk)(seeds)
+    return found
 
 
 def tape_jacobian(target: Any, sources: Any, unconnected: str, recorded: bool, node_of: Callable[[Tensor], Any]) -> Any:
@@ -369,15 +392,16 @@ def tape_jacobian(target: Any, sources: Any, unconnected: str, recorded: bool, n
     nodes = [node_of(s) for s in given]
     reached = [False] * len(given)
 
-    def one(g: Tensor) -> list[Tensor]:
-        grads = _core.run_backward([target], [g], nodes, recorded, True, places)
+    def one(g: Tensor, composed: bool) -> list[Tensor]:
+        grads = _core.run_backward([target], [g], nodes, composed, True, places)
         for i, d in enumerate(grads):
             reached[i] = reached[i] or d is not None
         return [_core.zeros_like(s) if d is None else d for s, d in zip(given, grads, strict=True)]
 
     blocks: list[Any] = [_core.zeros((0, *s.shape), dtype=s.dtype) for s in given]
     if target.size:
-        blocks = over_identity(one, target)
+        forward = _core.Pushforward([node for node in nodes if node is not None], places, [target])
+        blocks = _over_identity(one, target, forward, recorded)
     blocks = [_core.reshape(r, target.shape + s.shape) for r, s in zip(blocks, given, strict=True)]
     if unconnected == "none":
         blocks = [r if there else None for r, there in zip(blocks, reached, strict=True)]

@@ -542,6 +542,28 @@ def test_jacobian_of_containers(rows):
             close(y, m @ args[0]["v"])
 
 
+@pytest.mark.parametrize("name", [name for name in STRUCTURED if name not in ("argmax", "nothing")])
+def test_jacobian_of_structured_ops_by_both_modes(name):
+    """Batched passes, forward by many more outputs and reverse by many more inputs, against single ones."""
+    f, *arrays = STRUCTURED[name]
+    rng, where = rng_for("jacobian", name), tuple(range(len(arrays)))
+    v = [rng.uniform(-1, 1, a.shape).astype(a.dtype) for a in arrays]
+    want = host(tp.jvp(f, arrays, v)[1])
+    rtol = 1e-5 if want.dtype == np.float32 or arrays[0].dtype == np.float32 else 1e-10
+    forward = tp.jacobian(lambda *a: [f(*a), tp.zeros(200, dtype=tp.float64)], where)(*arrays)[0]
+    reverse = tp.jacobian(lambda *a: f(*a[:-1]), (*where, len(arrays)))(*arrays, np.zeros(200))[:-1]
+    for blocks in (forward, reverse):
+        assert [b.shape for b in blocks] == [(*want.shape, *a.shape) for a in arrays]
+        got = sum(np.tensordot(host(b), d, d.ndim) for b, d in zip(blocks, v, strict=True))
+        close(got, want, rtol, rtol)
+    outer = tp.jvp(tp.jacobian(lambda *a: [f(*a), tp.zeros(200, dtype=tp.float64)], where), arrays, v)[1][0]
+    over = tp.jvp(
+        tp.jacobian(lambda *a: f(*a[:-1]), (*where, len(arrays))), [*arrays, np.zeros(200)], [*v, np.zeros(200)]
+    )
+    for a, b in zip(outer, over[1][:-1], strict=True):
+        close(a, b, rtol, rtol)
+
+
 def test_jacobian_and_hessian_are_recorded_for_what_is_outside():
     a = tp.tensor([1.0, 2.0], requires_grad=True)
     for n in (1, 3):
@@ -622,6 +644,28 @@ def test_per_sample_gradients_sum_to_the_batch():
     close(tp.sum(each, axis=0), tp.grad(lambda w: tp.sum(losses(w)))(w), 1e-12)
     for k in range(5):
         close(each[k], tp.grad(lambda w, k=k: losses(w)[k])(w), 1e-12)
+
+
+def test_jacobians_map_and_draws_are_drawn_once():
+    """vmap of jacobian and jacobian of vmap; every row of a Jacobian is of the same draw."""
+    x = rng_for("mapped").uniform(-1, 1, (3, 6))
+    w = tp.tensor(rng_for("mapped", 1).uniform(-1, 1, (5, 6)))
+
+    def f(a):
+        return tp.tanh(w @ a) * a[:5]
+
+    each = tp.stack([tp.jacobian(f)(a) for a in x])
+    close(tp.vmap(tp.jacobian(f))(x), each, 1e-12)
+    close(tp.vmap(tp.hessian(lambda a: tp.sum(f(a))))(x)[1], tp.hessian(lambda a: tp.sum(f(a)))(x[1]), 1e-12)
+    whole = tp.jacobian(tp.vmap(f))(x)
+    assert whole.shape == (3, 5, 3, 6)
+    for i, k in np.ndindex(3, 3):
+        close(whole[i, :, k], each[i] if i == k else np.zeros((5, 6)), 1e-12)
+    tp.random.manual_seed(3)
+    dropped = host(tp.jacobian(lambda a: tp.dropout(a, 0.5))(np.ones(40)))
+    assert np.array_equal(dropped, np.diag(np.diag(dropped))) and set(np.diag(dropped)) == {0.0, 2.0}
+    tp.random.manual_seed(3)
+    assert_same(tp.dropout(tp.ones(40, dtype=tp.float64), 0.5), np.diag(dropped))
 
 
 # ---- frozen ----

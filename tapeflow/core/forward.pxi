@@ -83,6 +83,21 @@ cdef class Pushforward(Walk):
             self.n_stages += 1
         return 0
 
+    def lend(self, bint linked):
+        """Let the program that is being recorded, within or after what this was built of, take what the entries saved
+        for constants; linked: to be differentiated where they were recorded."""
+        cdef Program program = program_of(thread_state())
+        cdef int64_t i
+        cdef int k
+        cdef Entry *e
+        cdef Entry *node
+        for i in range(self.n_stages):
+            e = self.stages[i].e
+            for k in range(4):
+                if e.val[k] != NULL and e.val[k].buf != NULL:
+                    node = e.src[k] if k < 3 else e if e.opcode != OP_LAYER_NORM else NULL  # that saves statistics
+                    program.lend(e.val[k], node if linked else NULL)
+
     def push_tangents(self, list tangents, bint composed):
         """The tangents of the results for those of the sources; None stands for one that is 0 everywhere.
 

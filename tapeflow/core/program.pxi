@@ -167,6 +167,12 @@ cdef class Program:
         self.objects[k] = wrap(value_share(v), NULL)
         return k
 
+    cdef int lend(self, Value *v, Entry *node) except -1:
+        """v, computed before this program, is a constant to it; node: its place, for those who differentiate."""
+        if v.program != self.serial:
+            self.objects[self.number(v, V_CONST, value_share(v))] = with_node(v, node)
+        return 0
+
     cdef int spoil(self, str text) except -1:
         self.problems.append((text, self.here()))
         return 0
