@@ -124,7 +124,7 @@ def vjp(f: Callable[..., Any], *primals: Any, has_aux: bool = False) -> Any:
     ([3.0, 8.0], [[3.0, 40.0], [1.0, 20.0]])
     """
     checked_function(f, "vjp")
-    run = Run("vjp", f, primals, {}, list(range(len(primals))), has_aux)
+    run = Run("vjp", primals, list(range(len(primals)))).call(f, {}, has_aux)
     outputs, structure = run.outputs()
     pull = _Pull(run, outputs)
     value, aux = run.results()
@@ -187,8 +187,9 @@ def jvp(f: Callable[..., Any], primals: Any, tangents: Any, has_aux: bool = Fals
     """
     checked_function(f, "jvp")
     _argument_tuple(primals, "jvp", "primals")
-    run = Run("jvp", f, tuple(primals), {}, list(range(len(primals))), has_aux)
+    run = Run("jvp", tuple(primals), list(range(len(primals))))
     pushed = _along(tangents, run, "jvp", "tangents")
+    run.call(f, {}, has_aux)
     outputs, structure = run.outputs()
     push = _Push(run, outputs)
     value, aux = run.results()
@@ -207,7 +208,7 @@ def _along(tangents: Any, run: Run, name: str, what: str) -> list[Tensor]:
     """The leaves of tangents, one for each argument of the run."""
     _argument_tuple(tangents, name, what)
     leaves = leaves_as(run.structure, list(tangents), name, what)
-    return [_as_like(t, s, name, "tangent") for t, s in zip(leaves, run.sources, strict=True)]
+    return [_as_like(t, x, name, "tangent") for t, x in zip(leaves, run.primals, strict=True)]
 
 
 def hvp(f: Callable[..., Any], primals: Any, v: Any) -> Any:
@@ -238,8 +239,9 @@ def hvp(f: Callable[..., Any], primals: Any, v: Any) -> Any:
     """
     checked_function(f, "hvp")
     _argument_tuple(primals, "hvp", "primals")
-    run = Run("hvp", f, tuple(primals), {}, list(range(len(primals))), False)
+    run = Run("hvp", tuple(primals), list(range(len(primals))))
     vectors = _along(v, run, "hvp", "v")
+    run.call(f, {}, False)
     # forward over reverse: the gradients are recorded like any result, and few entries lie behind them
     products = _Push(run, run.gradients(True, True))(vectors)
     return type(v)(unflatten(run.structure, products))
@@ -315,7 +317,7 @@ def _jacobian(f: Callable[..., Any], argnums: Any, name: str, even: bool = False
 
     @functools.wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
-        traced = Run(name, f, args, kwargs, argument_numbers(argnums, wanted, len(args), name), False)
+        traced = Run(name, args, argument_numbers(argnums, wanted, len(args), name)).call(f, kwargs, False)
         outputs, structure = traced.outputs()
         for t in outputs:
             if t.dtype.kind != "f":

@@ -62,7 +62,8 @@ def under(mode: Any, f: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def leaves_as(structure: Any, tree: Any, name: str, what: str) -> list[Any]:
-    """The leaves of tree, which must have this structure, in its order; what: the argument that it is, for errors."""
+    """The leaves of tree, which must have this structure (a tuple for a list and the other way will do), in its order;
+    what: the argument that it is, for errors."""
     leaves: list[Any] = []
     _match(structure, tree, name, what, leaves)
     return leaves
@@ -75,7 +76,7 @@ def _match(structure: Any, tree: Any, name: str, where: str, leaves: list[Any]) 
         leaves.append(tree)
         return
     kind, parts = structure
-    if type(tree) is not kind:
+    if not isinstance(tree, dict if issubclass(kind, dict) else (tuple, list)):
         raise errors.TapeError(f"[{name}] {where} is a {type(tree).__name__}, expected a {kind.__name__}.")
     keys = [part[0] for part in parts] if issubclass(kind, dict) else list(range(len(parts)))
     if len(tree) != len(keys) or (issubclass(kind, dict) and set(tree) != set(keys)):
@@ -91,44 +92,39 @@ def _match(structure: Any, tree: Any, name: str, where: str, leaves: list[Any]) 
 
 
 class Run:
-    """A function's run on fresh places of the tape, for arguments that are to be differentiated.
+    """A function's run on fresh places of the tape, for arguments (numbers) that are to be differentiated.
 
-    `sources` are the leaves of these arguments, in order, at their fresh places, `structure` their containers; `value`
-    is what the function returned, `aux` what it returned beside it. `linked`: value or aux depend on something that was
-    recorded before, so whatever is made of them is recorded, too.
+    `primals` are the leaves of these arguments, in order, `structure` their containers. After `call`, `sources` are the
+    primals at their fresh places, `nodes` these; `value` is what the function returned, `aux` what it returned beside
+    it. `linked`: value or aux depend on something that was recorded before, so whatever is made of them is recorded.
     """
 
-    def __init__(
-        self,
-        name: str,
-        f: Callable[..., Any],
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        numbers: list[int],
-        has_aux: bool,
-    ) -> None:
-        self.name = name
+    def __init__(self, name: str, args: tuple[Any, ...], numbers: list[int]) -> None:
+        self.name, self.args, self.numbers = name, args, numbers
         leaves, self.structure = flatten([args[n] for n in numbers])
-        primals = [_primal(x, name) for x in leaves]
+        self.primals = [_primal(x, name) for x in leaves]
+
+    def call(self, f: Callable[..., Any], kwargs: dict[str, Any], has_aux: bool) -> Run:
+        args = list(self.args)
         token = _core.trace_begin()
         try:
             with _core.enable_grad():
-                self.sources = [_core.fresh_source(x) for x in primals]
-                new = list(args)
-                for n, arg in zip(numbers, unflatten(self.structure, self.sources), strict=True):
-                    new[n] = arg
+                self.sources = [_core.fresh_source(x) for x in self.primals]
+                for n, arg in zip(self.numbers, unflatten(self.structure, self.sources), strict=True):
+                    args[n] = arg
                 self.nodes = [_core.tensor_node(s) for s in self.sources]
-                value = f(*new, **kwargs)
+                value = f(*args, **kwargs)
         finally:
             linked = _core.trace_end(token)
         aux = None
         if has_aux:
             if not isinstance(value, tuple) or len(value) != 2:
-                raise errors.TapeError(f"[{name}] with has_aux the function must return a pair (value, aux).")
+                raise errors.TapeError(f"[{self.name}] with has_aux the function must return a pair (value, aux).")
             value, aux = value
         linked = linked or any(_core.recorded_before(t, token) for t in flatten((value, aux))[0])
         self.linked = linked and _core.is_grad_enabled()
         self.value, self.aux = value, aux
+        return self
 
     def results(self) -> tuple[Any, Any]:
         """value and aux as a caller may have them: recorded only where they are linked."""
@@ -234,7 +230,7 @@ def value_and_grad(
 
     @functools.wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
-        traced = Run("grad", f, args, kwargs, argument_numbers(argnums, wanted, len(args), "grad"), has_aux)
+        traced = Run("grad", args, argument_numbers(argnums, wanted, len(args), "grad")).call(f, kwargs, has_aux)
         grads = traced.gradients(traced.linked, traced.linked)
         result = unflatten(traced.structure, grads)
         result = tuple(result) if several else result[0]
@@ -312,12 +308,12 @@ def tape_gradient(
     target: Any, sources: Any, seeds: Any, unconnected: str, recorded: bool, node_of: Callable[[Tensor], Any]
 ) -> Any:
     """Tape.gradient: the gradients of targets (added up) in the structure of sources."""
-    targets, _ = flatten(target)
+    targets, containers = flatten(target)
     given, structure = flatten(sources)
     places = checked_places("gradient", targets, given, node_of)
-    starts = [None] * len(targets) if seeds is None else flatten(seeds)[0]
-    if len(starts) != len(targets):
-        raise errors.TapeError(f"[Tape.gradient] output_gradients has {len(starts)} leaves, target {len(targets)}.")
+    starts = [None] * len(targets)
+    if seeds is not None:
+        starts = leaves_as(containers, seeds, "Tape.gradient", "output_gradients")
     started = [part for part in zip(targets, starts, places, strict=True) if part[2] is not None]
     roots, cotangents, nodes = (list(part) for part in zip(*started, strict=True))
     grads = _core.run_backward(roots, cotangents, [node_of(s) for s in given], recorded, True, nodes)
