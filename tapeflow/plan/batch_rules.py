@@ -151,6 +151,11 @@ def _scan(call: Call) -> Tensor:
     return call.do((call.params[0] + 1, *call.params[1:]), *[call.full(i) for i in range(len(call.operands))])
 
 
+def _running_positions(call: Call) -> Tensor:
+    """In C order of each single value."""
+    return _scan(call) - _offsets(call.n, math.prod(call.out.shape), len(call.out.shape))
+
+
 def _argsort(call: Call) -> Tensor:
     return call.do((call.params[0] + 1, *call.params[1:]), call.full(0))
 
@@ -362,6 +367,7 @@ _BY_NAME: dict[str, Callable[[Call], Tensor]] = {
     "cumulative_sum": _scan,
     "cumulative_prod": _scan,
     "cumulative_max": _scan,
+    "cumulative_argmax": _running_positions,
     "logcumsumexp": _scan,
     "recurrence": _scan,
     "argsort": _argsort,

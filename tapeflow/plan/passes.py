@@ -160,8 +160,9 @@ def forward(ir: IR) -> None:
 
 def _is_smul_by_one(ir: IR, instr: Instr) -> bool:
     """Is it smul(x, 1), which is x but for the sign of a zero? (Another smul does not look at that.)"""
-    x = instr.ins[0]
-    return instr.op == _SMUL and _number(ir.constant(instr.ins[1])) == 1 and _alike(ir.values, x, instr.out)
+    if instr.op != _SMUL:
+        return False
+    return _number(ir.constant(instr.ins[1])) == 1 and _alike(ir.values, instr.ins[0], instr.out)
 
 
 def _is_zero_there(ir: IR, made: dict[int, Instr], ins: tuple[int, ...]) -> bool:

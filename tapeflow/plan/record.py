@@ -129,9 +129,7 @@ def record(
         outputs = iter(range(len(run.numbers)))
         places = [[next(outputs)] if isinstance(x, Tensor) else x for x in run.out]
         differentiable = any(isinstance(x, Tensor) and _core.is_differentiable(x) for x in run.out)
-        made.append(
-            Recording(run.ir, structure, static, dynamic, run.structure, places, differentiable, run.again)
-        )
+        made.append(Recording(run.ir, structure, static, dynamic, run.structure, places, differentiable, run.again))
         return then is not None and then(made[0])
 
     capture(call, op, then=keep)
