@@ -331,6 +331,19 @@ cdef class Executable:
                 self.forget_fresh()
         return least
 
+    cdef int check_alias(self, Tensor t) except -1:
+        """An argument is read as it was before the run, which must not write it."""
+        cdef int k
+        cdef bint same = False
+        for k in range(len(self.states)):
+            same = same or self.states[k] is t
+        for k in range(len(self.grads)):
+            same = same or (<Tensor>self.grads[k])._grad is t
+        if same:
+            raise errors.PlanError(f"[plan] an argument {describe(t.v)} is a tensor that the plan also writes. Pass a "
+                                   "copy (x.clone()).")
+        return 0
+
     cdef int compute(self, args) except -1:
         cdef int i
         self.enter(args)
@@ -343,12 +356,15 @@ cdef class Executable:
     cdef int enter(self, args) except -1:
         """Look at arguments and captured tensors, and take memory for results."""
         cdef Tensor t
+        cdef bint writes = len(self.states) + len(self.grads) > 0
         cdef int i, k
         cdef Slot_ *s
         cdef Value *v
         for i in range(self.n_inputs):
             t = args[i]
             self.bind_value(self.inputs[i], t.v, "an argument")
+            if writes:
+                self.check_alias(t)
         for i in range(self.n_outside):
             k = self.outside[i]
             t = self.tensors[i]
@@ -577,7 +593,6 @@ cdef class Executable:
             for i in range(self.n_outputs):
                 give(targets[i], self.slots[self.outputs[i]].v, &ready[n + i])
         return results
-
 
     cdef void drop_ready(self) noexcept:
         cdef int i

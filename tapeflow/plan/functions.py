@@ -54,7 +54,7 @@ class _Entry:
     def __init__(self) -> None:
         self.plans: list[Plan] = []
         self.reason = ""
-        self.used = True  # since the cache was last looked through for one to drop
+        self.used = False  # since the cache was last looked through for one to drop
 
 
 class Function:
@@ -116,7 +116,7 @@ class Function:
         self._entries[key] = entry
         while len(self._entries) > self._max_plans:
             oldest, other = next(iter(self._entries.items()))
-            if other.used:
+            if other.used or other is entry:
                 other.used = False
                 self._entries.move_to_end(oldest)
                 continue

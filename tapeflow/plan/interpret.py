@@ -28,6 +28,16 @@ class Interpreter:
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs for these inputs; then state, .grad and generators are as after the function."""
+        self.ir.check_aliases(inputs, "plan")
+        before = [(g, g.state) for g, *_ in self.ir.generators]
+        try:
+            return self._run(inputs)
+        except BaseException:
+            for generator, state in reversed(before):
+                generator._write(*state)
+            raise
+
+    def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         ir, env = self.ir, self.env
         for k, x in ir.objects.items():
             kind = ir.values[k].kind

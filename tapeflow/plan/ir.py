@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from tapeflow import _core
 from tapeflow._core import Tensor
+from tapeflow.errors import PlanError
 
 NAMES: tuple[str, ...] = _core.op_names()
 CODES: dict[str, int] = {name: code for code, name in enumerate(NAMES)}
@@ -122,6 +123,16 @@ class IR:
                 self.objects[number[id(t)]] = t
             found[number[id(t)]] = t
         return dict(sorted(found.items()))
+
+    def check_aliases(self, arguments: Iterable[Any], op: str) -> None:
+        """What is written must not be an argument, too: that is read as it was before the run, whatever comes first."""
+        written = {id(t) for t, _ in self.states} | {id(t.grad) for t, _ in self.grads if t.grad is not None}
+        for x in arguments:
+            if isinstance(x, Tensor) and id(x) in written:
+                raise PlanError(
+                    f"[{op}] an argument {x.dtype}{list(x.shape)} is a tensor that the function also writes. Pass a "
+                    "copy (x.clone()), or let the function have it from outside alone."
+                )
 
     def constant(self, number: int) -> Tensor | None:
         return self.objects[number] if self.values[number].kind == CONST else None

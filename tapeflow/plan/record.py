@@ -95,12 +95,16 @@ def capture(
                     _check_escapes(program, run.ir, out, op)
             done = then is not None and then(run)
         finally:
-            if young:
-                gc.unfreeze()
-            if program is not None:
-                program.unmark()
-                if not done:
-                    program.restore()
+            try:  # an interrupt comes after a call
+                if young:
+                    gc.unfreeze()
+            finally:
+                if program is not None:
+                    try:
+                        program.unmark()
+                    finally:
+                        if not done:
+                            program.restore()
         return run
 
 
@@ -126,6 +130,7 @@ def record(
         return len(dynamic), result
 
     def keep(run: Captured) -> bool:
+        run.ir.check_aliases(leaves, op)
         outputs = iter(range(len(run.numbers)))
         places = [[next(outputs)] if isinstance(x, Tensor) else x for x in run.out]
         differentiable = any(isinstance(x, Tensor) and _core.is_differentiable(x) for x in run.out)
