@@ -232,6 +232,7 @@ from tapeflow.contraction import (  # noqa: E402
     multi_dot,
     tensordot,
 )
+from tapeflow.custom import custom_vjp  # noqa: E402
 from tapeflow.derivatives import hessian, hvp, jacobian, jvp, vjp  # noqa: E402
 from tapeflow.errors import (  # noqa: E402
     DeviceError,
@@ -256,9 +257,11 @@ from tapeflow.manipulation import (  # noqa: E402
     pad,
     select,
 )
+from tapeflow.nonfinite import trace_nan  # noqa: E402
 from tapeflow.ordering import (  # noqa: E402
     unique_values,
 )
+from tapeflow.recompute import checkpoint  # noqa: E402
 from tapeflow.reductions import (  # noqa: E402
     average,
     diff,
@@ -375,6 +378,7 @@ __all__ = [
     "broadcast_to",
     "cbrt",
     "ceil",
+    "checkpoint",
     "clip",
     "concat",
     "copysign",
@@ -388,6 +392,7 @@ __all__ = [
     "cumulative_max",
     "cumulative_prod",
     "cumulative_sum",
+    "custom_vjp",
     "device",
     "devices",
     "diag",
@@ -567,6 +572,7 @@ __all__ = [
     "tile",
     "top_k",
     "topk",
+    "trace_nan",
     "trapezoid",
     "tril",
     "triu",

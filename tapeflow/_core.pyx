@@ -30,6 +30,7 @@ from time import perf_counter
 import numpy
 
 from tapeflow import _blas, errors
+from tapeflow import _draws as draws
 
 include "optable.pxi"
 
@@ -276,6 +277,8 @@ include "core/indexing.pxi"
 include "core/backward.pxi"
 include "core/forward.pxi"
 include "core/rules.pxi"
+include "core/custom.pxi"
+include "core/finite.pxi"
 include "core/norm.pxi"
 include "core/contract.pxi"
 include "core/classes.pxi"

@@ -41,5 +41,16 @@ class NumberRangeError(TapeflowError, ValueError, OverflowError):
     """A Python number that the dtype or the op cannot take."""
 
 
+class NonFiniteError(TapeflowError, FloatingPointError):
+    """Under trace_nan: an op has made inf or NaN out of finite values.
+
+    Attributes: op, its name; index, of the first such element; place, (file, line) of the user's call.
+    """
+
+    def __init__(self, text: str, op: str = "", index: tuple[int, ...] = (), place: tuple[str, int] = ("", 0)) -> None:
+        super().__init__(text)
+        self.op, self.index, self.place = op, index, place
+
+
 class StateError(TapeflowError, ValueError):
     """Names, shapes or values that do not fit the state of a model or an optimizer."""

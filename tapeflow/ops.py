@@ -309,6 +309,8 @@ structured("cross_entropy", "Mean negative log-likelihood of integer labels unde
 structured("accumulate",    "What a .grad slot holds with the operand added; the operand where the slot is empty.")
 structured("random",        "The next draw of a generator.")
 structured("cross_entropy_vjp", "The cotangent of the logits of cross_entropy.")
+structured("custom",        "A call with a rule of its own: of the user's, or to compute it again.")
+structured("custom_result", "One of the results of a call with a rule of its own.")
 structured("leaf",          "A value that no recorded op made.")
 # fmt: on
 

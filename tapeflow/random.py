@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core, _creation
+from tapeflow import _core, _creation, _draws
 from tapeflow._core import Tensor
 from tapeflow.errors import DTypeError, NumberRangeError, ShapeError
 
@@ -147,7 +147,7 @@ class Generator(_core.GeneratorState):
         return self.state
 
     def __setstate__(self, state: tuple[int, int]) -> None:
-        self.state = state
+        self._set(*state)
 
     @property
     def state(self) -> tuple[int, int]:
@@ -159,6 +159,10 @@ class Generator(_core.GeneratorState):
         if not isinstance(state, (tuple, list)) or len(state) != 2:
             raise DTypeError(f"[random.Generator] expected (seed, draw) as state, got {state!r}.")
         seed, draw = _word(state[0], "seed", "Generator"), _word(state[1], "draw", "Generator")
+        if not _draws.repeating():  # set before, in the run that is made again; its draws are known
+            self._set(seed, draw)
+
+    def _set(self, seed: int, draw: int) -> None:
         _core.generator_seeded(self, self._write(seed, draw), seed, draw)
 
     def uniform(self, low: Any = 0.0, high: Any = 1.0, shape: Any = None, dtype: Any = None) -> Tensor:

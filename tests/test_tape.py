@@ -289,6 +289,18 @@ def test_create_graph_gives_every_order(create_graph):
         assert (second.item(), x.grad.item()) == (48, 48)
 
 
+def test_a_square_adds_to_a_stretched_cotangent_as_the_composed_rule_does():
+    """x * x pushes both partials in one pass only where it adds into memory of its own."""
+    start = np.random.default_rng(0).normal(size=(4, 6))
+    got = []
+    for create_graph in (False, True):
+        x = tp.tensor(start, requires_grad=True)
+        y = x * 1.0
+        ((y * y).mean() + y.sum()).backward(create_graph=create_graph)
+        got.append(x.grad.numpy())
+    assert np.array_equal(*got)
+
+
 def test_create_graph_adds_recorded_gradients():
     x = leaf(3.0)
     (x**2).backward(create_graph=True)

@@ -79,11 +79,17 @@ cdef class Walk:
     cdef int n, room
     cdef LeafCell **leaves
     cdef int n_leaves, room_leaves
-    cdef bint composed           # the walk is recorded, so that it can be differentiated
+    cdef bint composed           # the walk runs the rules as ops: it is recorded, or its results are looked at
     cdef bint retain
     cdef int64_t floor           # nothing with a smaller number leads to a source
     cdef dict sources            # address of an Entry -> its cotangent (a Tensor) or None; None: the leaves' .grad
     cdef list retained           # (tensor, cotangent) of retain_grad
+    cdef dict collected          # address of an OP_CUSTOM -> the cotangents of its results
+    cdef bint recorded           # it can be differentiated itself
+    cdef bint tracing            # trace_nan is on
+    cdef Entry *at               # when tracing: what is visited, the cotangent there, and what it saved
+    cdef Value *arrived
+    cdef Value **saved
 
     def __dealloc__(self):
         cdef int i, bit
@@ -235,6 +241,8 @@ cdef class Walk:
                 node.refs += 1
             t = None
         try:
+            if self.tracing and self.at != NULL:
+                check_pushed(self, v)
             s = self.find(e)
         except:
             value_release(v)
@@ -272,6 +280,8 @@ cdef class Walk:
         if s.node != NULL:
             s.node.refs += 1
         total = add_tensors(wrap(value_share(s.v), s.node), total)
+        if self.tracing:
+            check_total(s.v, v, total.v)
         # the slot may not have moved: nothing was pushed by an addition
         slot_clear(s)
         s.v = value_share(total.v)
@@ -339,6 +349,8 @@ cdef class Walk:
         if not self.retain:
             e.flags |= E_FREED
         e.visits += 1
+        if self.tracing:
+            self.at, self.arrived, self.saved = e, value_share(s.v), vals
         try:
             if e.opcode >= TPF_N_ELEMENTWISE:
                 structured_vjp(self, e, vals, self.take_slot(s))
@@ -350,6 +362,10 @@ cdef class Walk:
                 self.elementwise_fused(e, vals, s)
         finally:
             e.visits -= 1
+            if self.tracing:
+                self.at = NULL
+                value_release(self.arrived)
+                self.arrived = NULL
             for i in range(4):
                 value_release(vals[i])
         if e.flags & E_FREED and e.visits == 0:  # the last walk out lets go of the inputs
@@ -376,7 +392,7 @@ cdef class Walk:
             s.node.refs += 1
         g = wrap(value_share(s.v), s.node)
         if e.hooks != NULL:
-            g = run_hooks(<list>e.hooks, g)
+            g = self.hooked(<list>e.hooks, g)
             slot_clear(s)
             s.v = value_share(g.v)
             s.node = g.node
@@ -389,6 +405,17 @@ cdef class Walk:
         elif e.tensor != NULL:
             self.retained.append((<Tensor>e.tensor, packed(g)))
         return 0
+
+    cdef Tensor hooked(self, list hooks, Tensor g):
+        """g after its hooks, which trace_nan looks at as at any of the user's code."""
+        cdef ThreadState *ts = thread_state()
+        cdef int before = ts.flags & T_NAN
+        if self.tracing:
+            ts.flags |= T_NAN
+        try:
+            return run_hooks(hooks, g)
+        finally:
+            ts.flags = (ts.flags & ~T_NAN) | before
 
     cdef int elementwise_fused(self, Entry *e, Value **vals, Slot *s) except -1:
         cdef int op = e.opcode
@@ -421,8 +448,11 @@ cdef class Walk:
             if not like:
                 if (i + 1 < nin and e.src[i + 1] == src and tpf_op_vjp_kind[op][i + 1] == TPF_VJP_LOOP
                         and not not_like(vals[i + 1], g)):
-                    also = done = i + 1  # x * x: both in one pass
+                    also = i + 1  # x * x: both in one pass
                 into = self.find(src)
+                if into.v != NULL and not (value_is_mine(into.v) and same_shape(into.v, g)):
+                    also = -1  # what is there is added to one after the other, as always
+                done = also
                 if into.v != NULL and value_is_mine(into.v) and same_shape(into.v, g):
                     execute_vjp(op, i, also, into.v, g, vals, 1)
                     continue
@@ -486,7 +516,7 @@ cdef class Walk:
                 self.leaves[i].slot.node.refs += 1
             g = wrap(value_share(self.leaves[i].slot.v), self.leaves[i].slot.node)
             if e.hooks != NULL:
-                g = run_hooks(<list>e.hooks, g)
+                g = self.hooked(<list>e.hooks, g)
             if self.sources is not None:
                 key = <uintptr_t>e
                 if key in self.sources:
@@ -693,7 +723,10 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
     cdef Program program = program_of(ts)
     cdef int line = -1
     cdef bint through = False
-    walk.composed = composed or program is not None  # a recording takes notes of the walk as of any ops
+    walk.recorded = composed
+    walk.tracing = flags & T_NAN
+    # a recording takes notes of the walk as of any ops
+    walk.composed = composed or program is not None or walk.tracing
     walk.retain = retain or composed
     walk.retained = []
     if sources is not None:
@@ -706,6 +739,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
                 if node.e.number < walk.floor:
                     walk.floor = node.e.number
     walk_begins(ts, composed, program, sources is not None, &line, &through)
+    ts.flags &= ~T_NAN  # a partial may be inf where it is multiplied by 0: what a rule makes as a whole is looked at
     try:
         for node, t in starts:
             if walk.wants(node.e):
@@ -713,6 +747,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
         t = target = seed = node = None
         starts = None
         walk.run()
+        ts.flags |= flags & T_NAN
         walk.commit()
     finally:
         walk_ends(ts, flags, composed, program, line, through)

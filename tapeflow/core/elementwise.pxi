@@ -377,7 +377,7 @@ cdef inline Tensor recorded(ThreadState *ts, int op, int nin, Entry **nodes, Val
     for i in range(nin):
         if nodes[i] != NULL and nodes[i].flags & ts.flags & E_GRAD:
             saves |= tpf_op_vjp_saves[op][i] | RECORD
-    if (saves and is_float(y.dtype)) or ts.flags & T_TAPE:
+    if (saves and is_float(y.dtype)) or ts.flags & (T_TAPE | T_NAN):
         try:
             e = record(ts, op, nin, nodes, v, y, saves)
         except:

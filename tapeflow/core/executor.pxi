@@ -290,8 +290,9 @@ cdef class Executable:
         s.v.data = s.held.data
         return 0
 
-    cdef list run(self, args, list targets):
-        """Compute and commit; the list of the outputs as fresh tensors, or what targets hold from then on."""
+    cdef list run(self, args, list targets, bint look):
+        """Compute and commit; the list of the outputs as fresh tensors, or what targets hold from then on. look: raise
+        Tripped rather than commit what is not finite."""
         cdef list results = None
         cdef object lock = state_lock if len(self.states) or len(self.grads) else None
         if self.busy:
@@ -302,6 +303,8 @@ cdef class Executable:
         try:
             while results is None:
                 self.compute(args)
+                if look:
+                    self.look()
                 self.let_go()
                 results = self.commit(targets)
             self.runs += 1
@@ -535,6 +538,21 @@ cdef class Executable:
                               f"and is {now} now. Freeze it for this case, or use tp.function, which keeps both.")
         return 0
 
+    cdef int look(self) except -1:
+        """Is everything finite that would be handed over?"""
+        cdef int i
+        for i in range(self.n_outputs):
+            self.look_at(self.outputs[i])
+        for i in range(len(self.states) + len(self.grads)):
+            if self.written[i] >= 0:
+                self.look_at(self.written[i])
+        return 0
+
+    cdef int look_at(self, int k) except -1:
+        if first_bad(self.slots[k].v) >= 0:
+            raise Tripped()
+        return 0
+
     cdef list commit(self, list targets):
         """Nothing here can fail but for want of memory, which is asked for first. None: compute it again."""
         cdef list results = targets
@@ -648,6 +666,10 @@ cdef void copy_into(Value *to, Value *v) noexcept:
         memcpy(to.data, v.data, v.size * itemsize)
     else:
         tpf_copy(to.data, to.strides, v.data, v.strides, itemsize, v.ndim, v.shape)
+
+
+class Tripped(Exception):
+    """A run would have handed over what is not finite."""
 
 
 class GuardFailed(errors.PlanError):
@@ -764,13 +786,21 @@ cdef class Runner:
 
     cdef list replay(self, object inputs, list targets):
         """The outputs of a run, which has an arena of its own; written into targets where there are some."""
-        cdef Executable executable
-        cdef list idle = self.idle
         if is_followed(inputs):
             return self._followed(inputs)
-        executable = idle.pop() if len(idle) else self._link()
+        if not thread_state().flags & T_NAN:
+            return self.run_once(inputs, targets, False)
         try:
-            return executable.run(inputs, targets)
+            return self.run_once(inputs, targets, True)
+        except Tripped:
+            self._trace(inputs)  # raises, unless what went in was not finite either
+        return self.run_once(inputs, targets, False)
+
+    cdef inline list run_once(self, object inputs, list targets, bint look):
+        cdef list idle = self.idle
+        cdef Executable executable = idle.pop() if len(idle) else self._link()
+        try:
+            return executable.run(inputs, targets, look)
         finally:
             idle.append(executable)
 
@@ -816,8 +846,8 @@ cdef class Bound:
         if is_followed(self.inputs):
             for t, y in zip(self.targets, self.plan.replay(self.inputs, None)):
                 if t.v.buf.foreign:
-                    raise errors.PlanError("[plan] what happens is recorded, and a recording cannot write to an array of "
-                                           "another library. Give tensors as out, or inputs that require no grad.")
+                    raise errors.PlanError("[plan] what happens is recorded, and a recording cannot write to an array "
+                                           "of another library. Give tensors as out, or inputs that require no grad.")
                 t.assign(y)
         else:
             self.plan.replay(self.inputs, self.targets)

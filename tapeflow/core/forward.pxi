@@ -56,6 +56,8 @@ cdef class Pushforward(Walk):
         cdef void *grown
         cdef Entry *src
         cdef Value *v
+        if e.opcode == OP_CUSTOM and (<object>e.hooks).again:
+            self.through_again(e)
         stage.e, stage.like, stage.last = e, s.v, 0
         for i in range(n - 1, -1, -1):
             src = input_entry(e, i)
@@ -83,6 +85,50 @@ cdef class Pushforward(Walk):
             self.n_stages += 1
         return 0
 
+    cdef int through_again(self, Entry *call) except -1:
+        """Go on through what a call records when it is computed again (core/custom.pxi)."""
+        cdef Slot *into
+        cdef Tensor t
+        cdef list results
+        check_not_freed(call)
+        results = computed_again(thread_state(), call)
+        if self.collected is None:
+            self.collected = {}
+        self.collected[<uintptr_t>call] = results
+        for t in results:
+            if self.wants(t.node):
+                into = self.find(t.node)
+                if into.v == NULL:
+                    into.v = value_share(t.v)
+        return 0
+
+    cdef Tensor result_tangent(self, Walk w, Entry *e):
+        """The tangent of one of the results of a call with a rule of its own, or None."""
+        cdef uintptr_t call = <uintptr_t>e.src[0]
+        cdef list again = None if self.collected is None else self.collected.get(call)
+        cdef Slot *s = NULL
+        if again is None:
+            return w.collected[call].get(e.params[1]) if w.collected is not None and call in w.collected else None
+        if (<Tensor>again[e.params[1]]).node != NULL:
+            s = w.slot_of((<Tensor>again[e.params[1]]).node)
+        return None if s == NULL or s.v == NULL else share_of(s)
+
+    cdef int custom_tangents(self, Walk w, Entry *e, list ts) except -1:
+        """Ask the rule of a call for the tangents of its results."""
+        cdef ThreadState *now = thread_state()
+        cdef int flags = now.flags
+        if w.tracing:
+            now.flags |= T_NAN
+        try:
+            found = (<object>e.hooks).push(kept_tensors(e.many, self.composed), ts,
+                                           node_at(e) if self.composed else None)
+        finally:
+            now.flags = flags
+        if w.collected is None:
+            w.collected = {}
+        w.collected[<uintptr_t>e] = found
+        return 0
+
     def lend(self, bint linked):
         """Let the program that is being recorded, within or after what this was built of, take what the entries saved
         for constants; linked: to be differentiated where they were recorded."""
@@ -97,6 +143,9 @@ cdef class Pushforward(Walk):
                 if e.val[k] != NULL and e.val[k].buf != NULL:
                     node = e.src[k] if k < 3 else e if e.opcode != OP_LAYER_NORM else NULL  # that saves statistics
                     program.lend(e.val[k], node if linked else NULL)
+            for k in range(e.many.n if e.opcode == OP_CUSTOM else 0):
+                if e.many.val[k].buf != NULL:
+                    program.lend(e.many.val[k], e.many.src[k] if linked else NULL)
 
     def push_tangents(self, list tangents, bint composed):
         """The tangents of the results for those of the sources; None stands for one that is 0 everywhere.
@@ -117,7 +166,9 @@ cdef class Pushforward(Walk):
         cdef list found = []
         w.composed = composed or program is not None
         self.composed = composed
+        w.tracing = flags & T_NAN
         walk_begins(ts, composed, program, True, &line, &through)
+        ts.flags &= ~T_NAN  # what is pushed on is looked at as a whole
         try:
             for node, t in zip(self.starts, tangents):
                 if t is not None:
@@ -146,16 +197,33 @@ cdef class Pushforward(Walk):
             if vals[i] != NULL:
                 vals[i].owners += 1
         try:
+            if w.tracing and not self.arrives_finite(w, e):
+                w.at = NULL
+            elif w.tracing:
+                w.at, w.saved = e, vals
             if e.opcode < TPF_N_ELEMENTWISE and not w.composed:
                 return self.elementwise_fused_tangent(w, stage, vals)
             if e.opcode < TPF_N_ELEMENTWISE:
                 t = self.elementwise_tangent(w, stage, vals)
             else:
                 t = self.structured_tangent(w, stage, vals)
+            return 0 if t is None else w.push_tensor(e, t, NULL)
         finally:
+            w.at = NULL
             for i in range(4):
                 value_release(vals[i])
-        return 0 if t is None else w.push_tensor(e, t, NULL)
+
+    cdef bint arrives_finite(self, Walk w, Entry *e) except -1:
+        """Are the tangents of e's inputs finite?"""
+        cdef Slot *s
+        cdef Entry *src
+        cdef int i
+        for i in range(n_inputs(e)):
+            src = input_entry(e, i)
+            s = NULL if src == NULL else w.slot_of(src)
+            if s != NULL and s.v != NULL and first_bad(s.v) >= 0:
+                return False
+        return True
 
     cdef Tensor input_tangent(self, Walk w, Stage *stage, int i):
         """The tangent of input i, or None; the walk lets go of it where nothing later reads it."""
@@ -248,8 +316,14 @@ cdef class Pushforward(Walk):
         cdef list ts = [self.input_tangent(w, stage, i) for i in range(n_inputs(e))]
         cdef Tensor t
         cdef bint mine
+        if op == OP_CUSTOM_RESULT:
+            return self.result_tangent(w, e)
         if op == OP_IDENTITY or not [None for t in ts if t is not None]:
             return ts[0]
+        if op == OP_CUSTOM:  # when it was computed again, tangents go through what that recorded
+            if not (<object>e.hooks).again:
+                self.custom_tangents(w, e, ts)
+            return None
         if op == OP_MATMUL or op == OP_VECDOT:
             return product_tangent(e, vals, ts, stage.like)
         if is_linear(op):

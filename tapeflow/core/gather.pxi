@@ -335,8 +335,8 @@ cdef Tensor op_put(Tensor x, Tensor idx, Tensor v, int axis, bint unique, bint i
     """x with v (of take's shape, x's dtype) at idx (checked) along axis; where an index repeats, the last one wins.
     unique: none repeats. in_place: x's memory may be written."""
     cdef ThreadState *ts = thread_state()
-    # a recording names values by identity: none of them is written
-    cdef Value *y = value_share(x.v) if in_place and not ts.flags & T_TAPE else value_copy(x.v)
+    # a recording names values by identity: none of them is written; trace_nan compares with what was
+    cdef Value *y = value_share(x.v) if in_place and not ts.flags & (T_TAPE | T_NAN) else value_copy(x.v)
     cdef Value *vals[3]
     cdef Entry *nodes[3]
     cdef Entry *e = NULL

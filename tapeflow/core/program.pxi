@@ -69,8 +69,11 @@ cdef class Program:
     cdef dict kept_grads         # ids of tensors whose .grad is in `before`
     cdef dict grads              # id -> tensor from outside whose .grad was written
     cdef readonly list generators  # [generator, draws are absolute, seed, first draw, draws]
+    cdef dict places             # (id of a generator, seed, number of a draw) -> its stretch and place in it
     cdef readonly list looks     # (note, kind, number, what was seen, line)
     cdef readonly list problems  # why this program cannot be frozen: (text, line)
+    cdef readonly list regions   # calls with rules of their own (tapeflow/custom.py)
+    cdef readonly list repeats   # (first, end) of the notes of what was computed again
     cdef readonly list lines     # (file, line, function)
     cdef dict line_numbers
     cdef list pauses             # [first, end) clocks while recording was stopped
@@ -85,7 +88,8 @@ cdef class Program:
         self.kept, self.kept_grads = {}, {}
         self.objects, self.tensors, self.grads_read, self.states, self.grads = {}, {}, {}, {}, {}
         self.looks, self.problems, self.lines, self.line_numbers, self.pauses = [], [], [], {}, []
-        self.generators, self.before, self.starts = [], [], {}
+        self.generators, self.before, self.starts, self.places = [], [], {}, {}
+        self.regions, self.repeats = [], []
         self.line_now = -1
 
     def __dealloc__(self):
@@ -417,8 +421,11 @@ cdef class Program:
         self.starts.setdefault(id(generator), (generator, before))
         self.generators.append([generator, True, seed, draw, 0])
 
-    def drawn(self, generator, seed, draw, n=1):
-        """Count n draws: (index of the generator's stretch of draws, number of the first of them in it)."""
+    def drawn(self, generator, seed, draw, n=1, again=False):
+        """Count n draws: (index of the generator's stretch of draws, number of the first of them in it). again: the
+        draw was made before; None: before the recording."""
+        if again:
+            return self.places.get((id(generator), seed, draw))
         for i in range(len(self.generators) - 1, -1, -1):
             if self.generators[i][0] is generator:
                 break
@@ -428,6 +435,8 @@ cdef class Program:
             self.generators.append([generator, False, seed, draw, 0])
         place = self.generators[i][4]  # not the difference of numbers: other threads may draw between
         self.generators[i][4] = place + n
+        for k in range(n):
+            self.places[id(generator), seed, (draw + k) % (1 << 64)] = i, place + k
         return i, place
 
     # ---- looks
@@ -448,24 +457,19 @@ cdef class Program:
         """The number of the innermost line of Python that is not tapeflow's own."""
         if self.line_now >= 0:
             return self.line_now
-        cdef PyObject *current = <PyObject *>PyEval_GetFrame()
-        cdef object frame = <object>current if current != NULL else None
-        cdef object code
+        cdef object frame = user_frame()
         cdef tuple key
-        while frame is not None:
-            code = frame.f_code
-            if not is_own(code):
-                key = (code, frame.f_lineno)
-                found = self.line_numbers.get(key)
-                if found is None:
-                    found = len(self.lines)
-                    self.line_numbers[key] = found
-                    self.lines.append((code.co_filename, frame.f_lineno, code.co_name))
-                return found
-            frame = frame.f_back
-        if not self.lines:
-            self.lines.append(("", 0, ""))
-        return 0
+        if frame is None:
+            if not self.lines:
+                self.lines.append(("", 0, ""))
+            return 0
+        key = (frame.f_code, frame.f_lineno)
+        found = self.line_numbers.get(key)
+        if found is None:
+            found = len(self.lines)
+            self.line_numbers[key] = found
+            self.lines.append((frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name))
+        return found
 
     # ---- reading it
 
@@ -538,6 +542,21 @@ cdef bint is_own(object code) except -1:
             _own_code.clear()
         _own_code[code] = found
     return found
+
+
+cdef object user_frame():
+    """The innermost frame of Python that is not tapeflow's own, or None."""
+    cdef PyObject *current = <PyObject *>PyEval_GetFrame()
+    cdef object frame = <object>current if current != NULL else None
+    while frame is not None and is_own(frame.f_code):
+        frame = frame.f_back
+    return frame
+
+
+cdef tuple user_place():
+    """The file and line of the user's that runs now."""
+    cdef object frame = user_frame()
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 cdef int program_open(ThreadState *ts) except -1:
@@ -618,6 +637,11 @@ def unlinked(Tensor x not None):
 def is_differentiable(Tensor t not None):
     """Whether a backward from t would still get somewhere."""
     return t.node != NULL and t.node.flags & E_GRAD and not t.node.flags & (E_LEAF | E_FREED)
+
+
+def program_now():
+    """The Program that notes are taken for in this thread, or None."""
+    return program_of(thread_state())
 
 
 def is_recording():

@@ -544,16 +544,21 @@ def get_num_threads():
 # ---- for transforms
 
 
-def trace_begin():
-    """Start watching whether what follows reads entries that were there before; returns a token for trace_end."""
-    cdef ThreadState *ts = thread_state()
+cdef void number_after_all(ThreadState *ts) noexcept:
+    """Whatever any thread has recorded is older than what ts records from now on."""
     cdef ThreadState *other = all_threads
     if ended_next > ts.next:
         ts.next = ended_next
-    while other != NULL:  # whatever any thread has recorded is older than what comes now
+    while other != NULL:
         if other.next > ts.next:
             ts.next = other.next
         other = other.others
+
+
+def trace_begin():
+    """Start watching whether what follows reads entries that were there before; returns a token for trace_end."""
+    cdef ThreadState *ts = thread_state()
+    number_after_all(ts)
     token = (ts.next, ts.lowest)
     ts.lowest = LARGEST
     ts.depth += 1

@@ -36,43 +36,53 @@ cdef class GeneratorState:
 
 
 def random_fill(GeneratorState generator not None, str kind, shape, dtype, uint64_t count=0, int64_t lowest=0):
-    """The next draw of a generator; its number is given back where memory or the shape's size refuse it."""
+    """The next draw of a generator, or one that it has made, in a run that makes its draws again; its number is given
+    back where memory or the shape's size refuse it."""
     cdef int64_t sizes[64]
     cdef int what = _draws.index(kind)
     cdef int ndim = read_shape(shape, sizes, b"random")
     cdef int code = dtype_code(dtype, "random")
-    cdef uint64_t seed = generator.seed
-    cdef uint64_t draw = generator.draw
+    cdef uint64_t seed, draw
     cdef Value *v = NULL
-    generator.draw += 1
+    cdef Tensor t
+    known = draws.taken(generator, None)
+    if known is not None:
+        seed, draw = known
+    else:
+        seed, draw = generator.seed, generator.draw
+        generator.draw += 1
     try:
         check_sizes(ndim, sizes, b"random")
         v = value_new(ndim, sizes, code)
         fill_random(what, v, seed, draw, count, lowest)
-        return drawn(v, what, generator, seed, draw, count, lowest)
+        t = drawn(v, what, generator, seed, draw, count, lowest, known is not None)
     except:
         value_release(v)
-        if generator.seed == seed and generator.draw == draw + 1:
+        if known is None and generator.seed == seed and generator.draw == draw + 1:
             generator.draw = draw
         raise
+    if known is None:
+        draws.taken(generator, (seed, draw))
+    return t
 
 
 cdef Tensor drawn(Value *v, int kind, GeneratorState generator, uint64_t seed, uint64_t draw, uint64_t count,
-                  int64_t lowest):
+                  int64_t lowest, bint again):
     """The tensor of a draw (v is taken over), which a recording notes with the stretch of the generator's draws and
     the place in it."""
     cdef ThreadState *ts = thread_state()
     cdef Program program = <Program>ts.program if ts.program != NULL else None
     cdef Entry *e = NULL
     cdef int n
-    if program is not None:
-        stretch, place = program.drawn(generator, seed, draw)  # counted while recording is stopped, too
+    at = None if program is None else program.drawn(generator, seed, draw, 1, again)  # also while recording is stopped
+    if program is not None and at is None:
+        return wrap(as_constant(v), NULL)
     if ts.flags & T_TAPE and program is not None:
         try:
             e = record(ts, OP_RANDOM, 0, NULL, NULL, v, 0)
             n = 5 if kind == DRAW_INTEGERS else 3
             e.params = params_new(n)
-            e.params[1], e.params[2], e.params[3] = kind, stretch, place
+            e.params[1], e.params[2], e.params[3] = kind, at[0], at[1]
             if n == 5:
                 e.params[4], e.params[5] = <int64_t>count, lowest
         except:

@@ -30,6 +30,10 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     cdef Tensor x
     if op == OP_CONCAT:
         return concat_vjp(w, e, g)
+    if op == OP_CUSTOM_RESULT:
+        return custom_result_vjp(w, e, g)
+    if op == OP_CUSTOM:
+        return custom_vjp(w, e)
     if op == OP_ASSIGN:
         return assign_vjp(w, e, vals, g)
     if op == OP_SCATTER_ADD:

@@ -290,8 +290,8 @@ cdef Tensor op_unslice(Tensor g, const int64_t *params):
 cdef Tensor op_assign(Tensor x, const int64_t *params, Tensor v, bint in_place):
     """x with v, of the window's shape and x's dtype, in the window. in_place: x's memory may be written."""
     cdef ThreadState *ts = thread_state()
-    # a recording names values by identity: none of them is written
-    cdef Value *y = value_share(x.v) if in_place and not ts.flags & T_TAPE else value_copy(x.v)
+    # a recording names values by identity: none of them is written; trace_nan compares with what was
+    cdef Value *y = value_share(x.v) if in_place and not ts.flags & (T_TAPE | T_NAN) else value_copy(x.v)
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL

@@ -12,6 +12,7 @@ cdef enum:
     # flags of a thread
     T_GRAD = 1                   # grad mode
     T_TAPE = 2                   # a `with Tape()` is open: everything is recorded
+    T_NAN = 4                    # a `with trace_nan()` is open: results are looked at
     # flags of an entry; E_GRAD and T_GRAD are the same bit, so that one `and` asks for both
     E_GRAD = 1                   # something behind it requires grad
     E_FREED = 2                  # a backward without retain_graph went through it
@@ -38,7 +39,7 @@ cdef struct Entry:
     int64_t *params              # integers that the op needs: params[0] of them follow
     Many *many                   # the inputs where there are more than three
     PyObject *tensor             # borrowed: the leaf's tensor, or the one that retains its grad
-    PyObject *hooks              # owned list of callables, or NULL
+    PyObject *hooks              # owned list of callables, or NULL; of OP_CUSTOM: its call
     void *link                   # a leaf's cells; when dead: the next to be freed
 
 cdef struct Many:
@@ -62,6 +63,8 @@ cdef struct ThreadState:
     int depth                    # of tp.grad
     PyObject *tapes              # borrowed: list of the open Tape windows of this thread
     PyObject *program            # owned while one is open: the notes of what they record
+    int passed                   # of the tapes so many hold no entries now: those of a run that is dropped
+    PyObject *places             # owned dict while trace_nan is on: entry number -> (opcode, file, line)
     ThreadState *others          # all threads' records are linked
 
 cdef Chunk *chunk_free = NULL
@@ -91,6 +94,7 @@ cdef class _ThreadRecord:
             if tpf_get_thread() == self.ts:
                 tpf_set_thread(NULL)
             Py_XDECREF(self.ts.program)
+            Py_XDECREF(self.ts.places)
             if self.ts.chunk != NULL:
                 chunk_leave(self.ts.chunk)
             free(self.ts)
@@ -335,7 +339,8 @@ cdef int64_t *params_new(int64_t n) except NULL:
 
 cdef inline bint wants_record(ThreadState *ts, Entry *node, int dtype) noexcept:
     """Would an op with this one recorded (or NULL) input and a result of dtype be recorded?"""
-    return (ts.flags & T_TAPE) or (node != NULL and (node.flags & E_GRAD) and (ts.flags & T_GRAD) and is_float(dtype))
+    return (ts.flags & (T_TAPE | T_NAN)) or (node != NULL and (node.flags & E_GRAD) and (ts.flags & T_GRAD)
+                                             and is_float(dtype))
 
 
 cdef Entry *record(ThreadState *ts, int opcode, int nin, Entry **nodes, Value **vals, Value *y,
@@ -364,11 +369,14 @@ cdef Entry *record(ThreadState *ts, int opcode, int nin, Entry **nodes, Value **
                     raise
         if saves & SAVE_Y:
             e.val[3] = value_share(y)
-    if ts.flags & T_TAPE:
+    if ts.flags & (T_TAPE | T_NAN):
         try:
-            tape_note(ts, e, y)
-            if ts.program != NULL:
-                (<Program>ts.program).note(e, nin, vals, y)
+            if ts.flags & T_NAN:
+                check_finite(ts, e, nin, vals, y)
+            if ts.flags & T_TAPE:
+                tape_note(ts, e, y)
+                if ts.program != NULL:
+                    (<Program>ts.program).note(e, nin, vals, y)
         except:
             entry_release(e)
             raise
@@ -376,14 +384,15 @@ cdef Entry *record(ThreadState *ts, int opcode, int nin, Entry **nodes, Value **
 
 
 cdef void restore_modes(ThreadState *ts, int flags) noexcept:
-    """Grad mode as it was; recording by whether a tape is open, which may have changed meanwhile."""
-    ts.flags = (flags & T_GRAD) | (T_TAPE if len(<list>ts.tapes) else 0)
+    """Grad mode and trace_nan as they were; recording by whether a tape is open, which may have changed meanwhile."""
+    ts.flags = (flags & (T_GRAD | T_NAN)) | (T_TAPE if len(<list>ts.tapes) else 0)
 
 
 cdef int tape_note(ThreadState *ts, Entry *e, Value *y) except -1:
-    cdef Tape tape
-    for tape in <list>ts.tapes:
-        tape.note(e, y)
+    cdef list tapes = <list>ts.tapes
+    cdef int i
+    for i in range(ts.passed, len(tapes)):
+        (<Tape>tapes[i]).note(e, y)
     return 0
 
 
@@ -687,14 +696,15 @@ cdef class Node:
         entry_release(self.e)
 
 
-cdef Node node_of(Tensor t):
+cdef inline Node node_of(Tensor t):
     """The Node of t, or None when t is not recorded."""
-    cdef Node node
-    if t.node == NULL:
-        return None
-    node = Node.__new__(Node)
-    t.node.refs += 1
-    node.e = t.node
+    return None if t.node == NULL else node_at(t.node)
+
+
+cdef Node node_at(Entry *e):
+    cdef Node node = Node.__new__(Node)
+    e.refs += 1
+    node.e = e
     return node
 
 

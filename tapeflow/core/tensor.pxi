@@ -284,7 +284,7 @@ cdef object in_place(int op, Tensor t, object other):
     check_write(t, name)
     # the frequent case of an update: nothing recorded, our own memory, same dtype and shape
     if (u is not None and t.v.dtype == u.v.dtype and same_shape(t.v, u.v) and value_is_mine(t.v) and u.node == NULL
-            and (t.node == NULL or t.node.flags & E_LEAF) and not thread_state().flags & T_TAPE
+            and (t.node == NULL or t.node.flags & E_LEAF) and not thread_state().flags & (T_TAPE | T_NAN)
             and kernels.loop[op][t.v.dtype] != NULL
             and not (tpf_op_kind[op] == TPF_KIND_FLOAT and not is_float(t.v.dtype))):
         execute_typed(op, t.v.dtype, t.v, t.v, u.v, NULL, False)
@@ -982,8 +982,13 @@ cdef PyObject *refuse_new(PyTypeObject *kind, PyObject *args, PyObject *kwargs) 
 cdef int traverse_tensor(PyObject *o, visitproc visit, void *arg) noexcept:
     cdef Entry *e = (<Tensor>o).node
     cdef int result = _traverse(o, visit, arg)
+    cdef Entry *call
     if result == 0 and e != NULL and e.hooks != NULL and e.refs == 1:
         result = visit(e.hooks, arg)
+    if result == 0 and e != NULL:
+        call = call_alone(e)
+        if call != NULL and call.hooks != NULL:
+            result = visit(call.hooks, arg)
     return result
 
 
@@ -991,6 +996,8 @@ cdef int clear_tensor(PyObject *o) noexcept:
     cdef Entry *e = (<Tensor>o).node
     if e != NULL and e.refs == 1:
         entry_drop_hooks(e)
+        if call_alone(e) != NULL:
+            entry_drop_hooks(e.src[0])
     return _clear(o)
 
 

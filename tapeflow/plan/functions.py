@@ -20,7 +20,8 @@ from tapeflow.plan.record import Recording, is_dynamic, record
 from tapeflow.transforms import flatten, unflatten
 
 _VARIANTS = 8  # values at one and the same guard, after which the signature runs eagerly
-_MODES = ("grad mode", "the default dtype", "train or eval", "the structure of the arguments")  # begin a key
+# what a key begins with
+_MODES = ("grad mode or trace_nan", "the default dtype", "train or eval", "the structure of the arguments")
 _FIRST = len(_MODES)
 _state = threading.local()
 
@@ -168,7 +169,9 @@ class Function:
     # ---- signatures
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        parts: list[Any] = [_core.is_grad_enabled(), _core.get_default_dtype(), _epoch.current(), None]
+        parts: list[Any] = [
+            (_core.is_grad_enabled(), _core.is_tracing()), _core.get_default_dtype(), _epoch.current(), None,
+        ]  # fmt: skip
         simple = not kwargs
         for x in args if simple else ():
             if type(x) is Tensor:
@@ -254,8 +257,8 @@ def function(f: Callable[..., Any] | None = None, *, max_plans: int = 32) -> Any
     -------
     Function
         Called as f is. A signature is: shapes, dtypes and requires_grad of tensors and arrays, the values of ints,
-        strings and bools, grad mode, the default dtype, the modes of modules (train or eval). Floats are inputs:
-        another value is no new signature.
+        strings and bools, grad mode, trace_nan, the default dtype, the modes of modules (train or eval). Floats are
+        inputs: another value is no new signature.
 
     >>> square = tp.function(lambda x: x * x)
     >>> [float(square(tp.tensor(v))) for v in (2.0, 3.0)]

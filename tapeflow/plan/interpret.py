@@ -25,6 +25,10 @@ class Interpreter:
         self.ir = ir
         self.env: dict[int, Tensor] = {}
         self.entered = 0  # stretches of draws whose generators were set
+        # by params: draws that are made again, where something is computed again (tp.checkpoint)
+        self.drawn: dict[tuple[int, ...], Tensor | None] = {
+            instr.params: None for instr in ir.instrs if instr.op == RANDOM and instr.extra is not None
+        }
 
     def run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs for these inputs; then state, .grad and generators are as after the function."""
@@ -124,12 +128,18 @@ class Interpreter:
         return y
 
     def draw(self, instr: Instr, shape: tuple[int, ...]) -> Tensor:
-        """The next draw of the instruction's generator."""
+        """The next draw of the instruction's generator, or the one that it has made before."""
+        again = self.drawn.get(instr.params)
+        if again is not None:
+            return again
         kind, stretch, _, *limits = instr.params
         self.enter(stretch + 1)
         dtype = DTYPES[self.ir.values[instr.out].dtype]
         more = (limits[0] % 2**64, limits[1]) if limits else ()
-        return _core.random_fill(self.ir.generators[stretch][0], _core.draw_kind(kind), shape, dtype, *more)
+        result = _core.random_fill(self.ir.generators[stretch][0], _core.draw_kind(kind), shape, dtype, *more)
+        if instr.params in self.drawn:
+            self.drawn[instr.params] = result
+        return result
 
     def enter(self, stop: int) -> None:
         """Set the generators that were set in the function, up to a stretch of draws."""

@@ -51,7 +51,8 @@ class Value(NamedTuple):
 
 
 class Instr:
-    """out = op(ins), with params; line: index into IR.lines. extra: what a guard compares."""
+    """out = op(ins), with params; line: index into IR.lines. extra: what a guard compares; of an op that was computed
+    again, to save memory, the number of that recomputation."""
 
     __slots__ = ("extra", "ins", "line", "op", "out", "params")
 
@@ -81,6 +82,7 @@ class IR:
     grads: list[tuple[Tensor, int | None]]
     generators: list[list[Any]]
     lines: list[tuple[str, int, str]]
+    regions: list[Any] = field(default_factory=list)  # calls with rules of their own, by notes (tapeflow/custom.py)
     counts: list[tuple[str, int]] = field(default_factory=list)  # of instructions, after each pass
     ungraded: set[int] = field(default_factory=set)  # values made outside of grad mode
 

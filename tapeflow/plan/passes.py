@@ -260,7 +260,8 @@ def cse(ir: IR) -> None:
             kept.append(instr)
             continue
         out = values[instr.out]
-        first = seen.setdefault((instr.op, instr.params, ins, out.dtype, out.shape), instr.out)
+        # what is computed again is not the same: that nobody keeps the first result is the point of it
+        first = seen.setdefault((instr.op, instr.params, ins, out.dtype, out.shape, instr.extra), instr.out)
         if first == instr.out:
             kept.append(instr)
         else:

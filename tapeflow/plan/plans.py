@@ -173,6 +173,12 @@ class Plan(_core.Runner):
         seconds = linker.link().time(inputs, repeats)
         return profile(self._ir, self._nodes, self._layout, linker.node_of, seconds)
 
+    def _trace(self, inputs: list[Tensor]) -> None:
+        """Run op by op and name the one that made something that is not finite, when trace_nan is on."""
+        from tapeflow.plan import origin
+
+        origin.find(self._ir, inputs, self.name)
+
     # ---- facts
 
     @property

@@ -213,6 +213,9 @@ def build(
     at arrays are guards without a value, not errors."""
     values = [Value(*v) for v in program.values_list()]
     instrs = [Instr(*note) for note in program.notes_list(start, stop)]
+    for again, (first, end) in enumerate(program.repeats, 1):
+        for instr in instrs[max(first - start, 0) : max(end - start, 0)]:
+            instr.extra = again
     seen_at = [look for look in program.looks if start <= look[0] <= stop]
     if seen_at:
         depends = _dependent(values, instrs, more)
@@ -243,6 +246,7 @@ def build(
         list(grads),
         [list(g) for g in program.generators],
         list(program.lines) or [("", 0, "")],
+        regions=list(program.regions),
         ungraded=program.ungraded(start, stop),
     )
 
