@@ -101,6 +101,9 @@ cdef extern from "platform.h" nogil:
     ctypedef struct tpf_scalar_more:
         uint32_t c
         void (*function)() noexcept
+    ctypedef void (*tpf_machine)(void *, const tpf_scalar *, const tpf_scalar *) noexcept nogil
+    enum:
+        TPF_LANES
     ctypedef struct tpf_kernels:
         const char *level
         tpf_loop loop[32][6]
@@ -129,7 +132,8 @@ cdef extern from "platform.h" nogil:
         tpf_random normal[2]
         tpf_random bits32
         tpf_random bits64
-        void (*run_scalars)(void *, const tpf_scalar *, const tpf_scalar *) noexcept nogil
+        tpf_machine run_scalars
+        tpf_machine run_lanes
     ctypedef struct tpf_operand:
         const char *data
         const int64_t *strides
@@ -211,6 +215,20 @@ cdef extern from "plan.h" nogil:
         tpf_group_operand *operands
         tpf_group_step *steps
     void tpf_run_group(const tpf_group *)
+    ctypedef struct tpf_lane_port:
+        char *data
+        int64_t cell
+        int itemsize
+        int each
+    ctypedef struct tpf_lanes:
+        tpf_machine run
+        const tpf_scalar **code
+        const tpf_lane_port *loads
+        const tpf_lane_port *stores
+        int n_code, n_loads, n_stores
+        int64_t n, blocks, grain
+        char **cells
+    void tpf_run_over_lanes(const tpf_lanes *)
 
 cdef enum:
     RELEASE_GIL = 16384          # elements from which a loop takes the 5 us that make releasing the GIL worth it
@@ -287,6 +305,7 @@ include "core/public.pxi"
 include "core/random.pxi"
 include "core/execute.pxi"
 include "core/executor.pxi"
+include "core/lanes.pxi"
 include "core/moves.pxi"
 include "core/order.pxi"
 include "functions.pxi"

@@ -11,7 +11,7 @@ function of expr.py, ops.py and this file alone; their hash is written into it. 
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
@@ -331,13 +331,19 @@ _SCALAR = (
     "relu abs sign maximum minimum pow where less less_equal greater greater_equal equal not_equal"
 ).split()
 
-_MACHINE = """/* One pass over a program of 0-d values. With GCC and Clang each instruction jumps to the label of the
-   next one, which the processor predicts better than one switch that all share. */
-static void tpf_run_scalars(void *cells_, const tpf_scalar *code, const tpf_scalar *end)
+_LONG = frozenset("exp expm1 log log1p sin cos tanh sigmoid pow".split())  # over lanes these go through their loop
+
+_SCALAR_HEAD = """/* Programs of 0-d values: one pass over cells of eight bytes, and the same over lanes of them,
+   TPF_LANES single programs side by side. With GCC and Clang each instruction jumps to the label of the next one,
+   which the processor predicts better than one switch that all share. In lanes y may be the very memory of an operand
+   as wide; nothing else may overlap. */
+"""
+_MACHINE = """
+static void {name}(void *cells_, const tpf_scalar *code, const tpf_scalar *end)
 {{
     char *const w = (char *)cells_;
     const tpf_scalar_more *more;
-#define TPF_CELL(type, i) (*(type *)(w + 8 * (size_t)(i)))
+#define TPF_CELL(i) (w + {bytes} * (size_t)(i))
 #if defined(__GNUC__)
     static const void *const labels[] = {{{labels}}};
 #define TPF_CASE(number, name) name:
@@ -366,30 +372,55 @@ def scalar_codes() -> dict[tuple[str, str], int]:
 
 
 def scalar_h() -> str:
-    codes = scalar_codes()
+    machines = ("tpf_run_scalars", "8", _scalar_case), ("tpf_run_lanes", "8 * TPF_LANES", _lane_case)
+    return f"/* {WARNING} */\n{_SCALAR_HEAD}" + "".join(_machine(*machine) for machine in machines)
+
+
+def _machine(name: str, size: str, case: Callable[[Elementwise, str], list[str]]) -> str:
+    """A machine over cells of that many bytes; case: an op of the table on cells called y, a, b, c."""
+    n = "1" if size == "8" else "TPF_LANES"
+    cells = [f"TPF_CELL({'more' if key == 'c' else 'code'}->{key})" for key in "yabc"]
+    more = "more = (const tpf_scalar_more *)(code + 1);"
     cases = [
-        (0, "generic", ["more = (const tpf_scalar_more *)(code + 1);",
-                        "((tpf_loop)more->function)(w + 8 * (size_t)code->y, w + 8 * (size_t)code->a,",
-                        "    w + 8 * (size_t)code->b, w + 8 * (size_t)more->c, 1);", "code++;"]),
-        (1, "cast", ["more = (const tpf_scalar_more *)(code + 1);",
-                     "((tpf_cast)more->function)(w + 8 * (size_t)code->y, w + 8 * (size_t)code->a, 1);", "code++;"]),
-        (2, "copy", ["TPF_CELL(int64_t, code->y) = TPF_CELL(int64_t, code->a);"]),
-    ]  # fmt: skip
-    for (name, dtype), number in codes.items():
-        entry = TABLE[name]
-        element = _value(entry, dtype)
-        cells = [f"TPF_CELL({ctype}, {'more->c' if key == 'c' else f'code->{key}'})"
-                 for key, ctype in element.inputs.items()]  # fmt: skip
+        (0, "generic", [more, f"((tpf_loop)more->function)({', '.join(cells)}, {n});", "code++;"]),
+        (1, "cast", [more, f"((tpf_cast)more->function)({', '.join(cells[:2])}, {n});", "code++;"]),
+        (2, "copy", [f"memmove({', '.join(cells[:2])}, {size});"]),
+    ]
+    for (op, dtype), number in scalar_codes().items():
+        entry = TABLE[op]
         three = entry.nin == 3
-        body = ["more = (const tpf_scalar_more *)(code + 1);"] if three else []
-        body += [f"TPF_CELL({element.result}, code->y) = {element.alone(tuple(cells))};"]
-        cases.append((number, f"{name}_{dtype}", body + (["code++;"] if three else [])))
-    text = "".join(
-        f"    TPF_CASE({number}, {name})\n" + "".join(f"        {line}\n" for line in [*body, "TPF_NEXT;"])
-        for number, name, body in cases
-    )
-    labels = ", ".join(f"&&{name}" for _, name, _ in cases)
-    return f"/* {WARNING} */\n" + _MACHINE.format(labels=labels, cases=text.rstrip())
+        body = [more] if three else []
+        body += [*case(entry, dtype)] + (["code++;"] if three else [])
+        cases.append((number, f"{op}_{dtype}", body))
+    text = ""
+    for number, label, body in cases:
+        lines = "".join(f"        {line}\n" for line in [*body, "TPF_NEXT;"])
+        text += f"    TPF_CASE({number}, {label}) {{\n{lines}    }}\n"
+    labels = ", ".join(f"&&{label}" for _, label, _ in cases)
+    return _MACHINE.format(name=name, bytes=size, labels=labels, cases=text.rstrip())
+
+
+def _cell(key: str, ctype: str) -> str:
+    return f"({ctype} *)TPF_CELL({'more' if key == 'c' else 'code'}->{key})"
+
+
+def _scalar_case(entry: Elementwise, dtype: str) -> list[str]:
+    element = _value(entry, dtype)
+    operands = tuple(f"*{_cell(key, ctype)}" for key, ctype in element.inputs.items())
+    return [f"*{_cell('y', element.result)} = {element.alone(operands)};"]
+
+
+def _lane_case(entry: Elementwise, dtype: str) -> list[str]:
+    element = _value(entry, dtype)
+    if entry.name in _LONG:
+        cells = [f"TPF_CELL(code->{key})" if key in element.inputs or key == "y" else "0" for key in "yabc"]
+        return [f"tpf_loop_{entry.name}_{dtype}({', '.join(cells)}, TPF_LANES);"]
+    return [
+        *(f"const {ctype} *{key} = {_cell(key, f'const {ctype}')};" for key, ctype in element.inputs.items()),
+        f"{element.result} *y = {_cell('y', element.result)};",
+        "TPF_LANE_LOOP",
+        f"for (int i = 0; i < TPF_LANES; i++) y[i] = {element.call('i')};",
+    ]
 
 
 # ---- optable.pxi -----------------------------------------------------------------------------------------------------

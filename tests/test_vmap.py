@@ -414,3 +414,123 @@ def test_bits_of_maps_of_elementwise_functions_and_sums():
     x = tp.random.Generator(5).normal(shape=(7, 33))
     f = lambda x: tp.softmax(tp.exp(x) * tp.sum(x * x), axis=0)  # noqa: E731
     assert host(tp.vmap(f)(x)).tobytes() == np.stack([host(f(row)) for row in x]).tobytes()
+
+
+# ---- plans over a batch ----
+
+
+def scalar_program(x, y, s):
+    a = tp.where(x > y, x * s, tp.exp(-y) / (1.0 + x * x))
+    n = (x > 0).astype("int64") * 3 + tp.floor(y).astype("int32")
+    return a * tp.tanh(a - y) + n, n, s + 0.0, a.astype("float32") > 0.25, tp.atan2(a, y)
+
+
+@pytest.mark.parametrize("n", [0, 1, 5, 32, 33, 70, 1000])
+def test_a_scalar_plan_over_many_has_the_bits_of_its_replays(n):
+    x, y, s = t(n, seed=1), t(n, seed=2), tp.tensor(1.5, dtype="float64")
+    plan = tp.freeze(scalar_program, t(seed=1), t(seed=2), s)
+    assert plan.is_scalar
+    runs = plan.runs if hasattr(plan, "runs") else None
+    got = tp.vmap(plan, (0, 0, None))(x, y, s)
+    each = [plan(x[i], y[i], s) for i in range(n)]
+    for j, one in enumerate(got):
+        assert one.shape == (n,)
+        want = np.array([host(e[j]) for e in each], host(one).dtype)
+        assert host(one).tobytes() == want.tobytes(), j
+    assert runs is None
+    if n:
+        kept = tp.vmap(plan, (0, 0, None), out_axes=(0, 0, None, 0, 0))(x, y, s)
+        assert kept[2].shape == () and kept[2].item() == 1.5
+
+
+def test_a_scalar_plan_with_gradients_over_many():
+    def f(x, y):
+        for _ in range(5):
+            x, y = x + 0.1 * tp.sin(y), y - 0.1 * x * y
+        return x * y
+
+    g = tp.value_and_grad(f, argnums=(0, 1))
+    x, y = t(100, seed=1), t(100, seed=2)
+    w = tp.tensor(2.0, dtype="float64")
+    plan = tp.freeze(lambda x, y: g(x * w, y), x[0], y[0])
+    for value in (2.0, -0.5):
+        w.assign(tp.tensor(value, dtype="float64"))
+        value, (gx, gy) = tp.vmap(plan)(x, y)
+        want = [plan(x[i], y[i]) for i in range(100)]
+        for got, one in ((value, [v for v, _ in want]), (gx, [v[0] for _, v in want]), (gy, [v[1] for _, v in want])):
+            assert host(got).tobytes() == np.stack([host(v) for v in one]).tobytes()
+    before = tp.get_num_threads()
+    try:
+        for threads in (1, 2):
+            tp.set_num_threads(threads)
+            assert host(tp.vmap(plan)(x, y)[0]).tobytes() == host(value).tobytes()
+    finally:
+        tp.set_num_threads(before)
+
+
+@pytest.mark.parametrize("n", [0, 1, 16, 17, 100, 1500])
+def test_a_plan_over_many_blocks(n):
+    w = t(6, 4, seed=3)
+    f = tp.value_and_grad(lambda x, b: (tp.tanh(w @ x + b) ** 2).sum())
+    plan = tp.freeze(f, t(4), t(6, seed=1))
+    x, b = t(n, 4), t(6, seed=1)
+    got = tp.vmap(plan, (0, None))(x, b)
+    want = tp.vmap(f, (0, None))(x, b)
+    for one, two in zip(tensors(got), tensors(want), strict=True):
+        near(one, two)
+    if n > 1:
+        assert tp.vmap(plan, (0, None))(x, b)[0].shape == (n,)
+        assert len(plan.mapped) == 1  # the plan over a block is kept
+
+
+def test_a_mapped_function_is_recorded_once():
+    runs = []
+
+    def f(x, k):
+        runs.append(k)
+        return (x * x).sum() * k
+
+    mapped = tp.vmap(tp.function(f), (0, None))
+    for seed in range(3):
+        x = t(50, 4, seed=seed)
+        near(mapped(x, 2), 2 * (host(x) ** 2).sum(axis=1))
+    assert runs == [2]
+    near(mapped(t(50, 4), 3), 3 * (host(t(50, 4)) ** 2).sum(axis=1))
+    assert runs == [2, 3]
+
+
+def test_a_mapped_function_with_state_keeps_it_when_it_is_recorded():
+    count, g = tp.tensor(0), tp.random.Generator(1)
+
+    @tp.function
+    def f(x):
+        count.assign_add(1)
+        return x + g.uniform()
+
+    got = tp.vmap(f)(tp.zeros(40))
+    near(got, draw_of(1, 0, (40,)))
+    assert count.item() == 1 and g.state == (1, 1)  # one draw, and one write, for all
+    tp.vmap(f)(tp.zeros(40))
+    assert count.item() == 2 and g.state == (1, 2)
+
+
+def test_a_mapped_plan_that_is_differentiated_or_recorded():
+    plan = tp.freeze(lambda x: tp.sin(x) * x, tp.tensor(1.0, dtype="float64"))
+    x = t(5)
+    near(tp.grad(lambda x: tp.vmap(plan)(x).sum())(x), np.cos(host(x)) * host(x) + np.sin(host(x)))
+    outer = tp.freeze(lambda x: tp.vmap(plan)(x) * 2.0, x)
+    near(outer(x), 2.0 * np.sin(host(x)) * host(x))
+    with tp.Tape(watch=[x]) as tape:
+        y = tp.vmap(plan)(x).sum()
+    assert tape.gradient(y, x).shape == (5,)
+
+
+def test_bad_calls_of_mapped_plans():
+    plan = tp.freeze(lambda x, n: x * n, tp.tensor(1.0), 2)
+    with pytest.raises(tp.PlanError, match=r"argument 0 is float32\[2\].*float32\[\]"):
+        tp.vmap(plan, (0, None))(tp.ones((3, 2)), 2)
+    with pytest.raises(tp.PlanError, match="is static"):
+        tp.vmap(plan, (0, None))(tp.ones(3), 5)
+    branch = tp.freeze(lambda x: x * 2.0 if x > 0 else x, tp.tensor(1.0))
+    with pytest.raises(tp.TapeError, match=r"Python looked.*test_vmap.py:\d+"):
+        tp.vmap(branch)(tp.ones(3))

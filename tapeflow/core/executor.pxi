@@ -94,6 +94,7 @@ cdef class Executable:
     cdef int *loads              # pairs: slot, cell
     cdef int n_loads
     cdef int n_once              # pairs of constants, from the end of `loads`: their cells are filled when it is linked
+    cdef int64_t n_cells
     cdef list keep               # what slots and instructions refer to
     cdef int *inputs             # their slots
     cdef int n_inputs
@@ -166,6 +167,7 @@ cdef class Executable:
         for spec in instrs:
             self.n_instrs += 1
             self.link_instr(&self.instrs[self.n_instrs - 1], spec)
+        self.n_cells = arena_bytes // 8
         for slot, cell, once in loads:
             if once:  # of a constant: its cell is never another value's
                 self.n_once += 1
@@ -360,7 +362,7 @@ cdef class Executable:
         """Look at arguments and captured tensors, and take memory for results."""
         cdef Tensor t
         cdef bint writes = len(self.states) + len(self.grads) > 0
-        cdef int i, k
+        cdef int i
         cdef Slot_ *s
         cdef Value *v
         for i in range(self.n_inputs):
@@ -368,15 +370,7 @@ cdef class Executable:
             self.bind_value(self.inputs[i], t.v, "an argument")
             if writes:
                 self.check_alias(t)
-        for i in range(self.n_outside):
-            k = self.outside[i]
-            t = self.tensors[i]
-            if self.slots[k].kind == SLOT_GRAD:
-                t = t._grad
-                if t is None:
-                    self.slots[k].v.data = NULL
-                    continue
-            self.bind_value(k, t.v, "a captured tensor")
+        self.bind_outside()
         for i in range(self.n_stretches):
             if not self.stretches[i].absolute:
                 self.stretches[i].seed = (<GeneratorState>self.stretches[i].generator).seed
@@ -438,6 +432,35 @@ cdef class Executable:
             if not s.absolute and (g.seed != s.seed or g.draw != s.first):
                 return False
         return True
+
+    cdef int bind_outside(self) except -1:
+        cdef Tensor t
+        cdef int i, k
+        for i in range(self.n_outside):
+            k = self.outside[i]
+            t = self.tensors[i]
+            if self.slots[k].kind == SLOT_GRAD:
+                t = t._grad
+                if t is None:
+                    self.slots[k].v.data = NULL
+                    continue
+            self.bind_value(k, t.v, "a captured tensor")
+        return 0
+
+    def run_over(self, args, each, int64_t n):
+        """The outputs of n runs, side by side in lanes (lanes.pxi): args are of n elements where `each` says so. Of a
+        program of 0-d values alone, which changes nothing outside."""
+        cdef LanesRun lanes
+        if self.busy:
+            raise errors.PlanError("[plan] this executable is running already.")
+        self.busy = True
+        try:
+            self.bind_outside()
+            lanes = LanesRun(self, args, each, n)
+            return lanes.run()
+        finally:
+            self.let_go()
+            self.busy = False
 
     cdef void let_go(self) noexcept:
         """Of what was read from outside."""
@@ -817,6 +840,16 @@ cdef class Runner:
     def _prepare(self, executable, int n_inputs, int plain):
         """The first executable, and which arguments need no other look."""
         self.idle, self.n_inputs, self.plain = [executable], n_inputs, plain
+
+    def _over(self, inputs, each, n):
+        """The outputs of n runs; see Executable.run_over."""
+        cdef Executable executable
+        cdef list idle = self.idle
+        executable = idle.pop() if len(idle) else self._link()
+        try:
+            return executable.run_over(inputs, each, n)
+        finally:
+            idle.append(executable)
 
     def _replay(self, inputs):
         """The outputs of a run, a list."""

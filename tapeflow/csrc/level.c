@@ -65,4 +65,5 @@ const tpf_kernels TPF_CONCAT(tpf_kernels_, TPF_LEVEL) = {
     .bits32 = tpf_bits32,
     .bits64 = tpf_bits64,
     .run_scalars = tpf_run_scalars,
+    .run_lanes = tpf_run_lanes,
 };

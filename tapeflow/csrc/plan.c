@@ -43,3 +43,30 @@ void tpf_run_group(const tpf_group *group) {
     else
         run_range((void *)group, 0, group->size);
 }
+
+static void run_blocks(void *ctx, int64_t begin, int64_t end) {
+    const tpf_lanes *l = ctx;
+    char *cells = l->cells[begin / l->grain];
+    for (int k = 0; k < l->n_loads; k++)
+        if (!l->loads[k].each)
+            tpf_fill(cells + l->loads[k].cell * 8 * TPF_LANES, l->loads[k].data, l->loads[k].itemsize, TPF_LANES);
+    for (int64_t block = begin; block < end; block++) {
+        int64_t start = block * TPF_LANES, count = l->n - start < TPF_LANES ? l->n - start : TPF_LANES;
+        for (int k = 0; k < l->n_loads; k++) {
+            const tpf_lane_port *p = &l->loads[k];
+            char *to = cells + p->cell * 8 * TPF_LANES;
+            if (!p->each) continue;
+            memcpy(to, p->data + start * p->itemsize, count * p->itemsize);
+            if (count < TPF_LANES) tpf_fill(to + count * p->itemsize, to, p->itemsize, TPF_LANES - count);
+        }
+        for (int k = 0; k < l->n_code; k++) l->run(cells, l->code[2 * k], l->code[2 * k + 1]);
+        for (int k = 0; k < l->n_stores; k++) {
+            const tpf_lane_port *p = &l->stores[k];
+            memcpy(p->data + start * p->itemsize, cells + p->cell * 8 * TPF_LANES, count * p->itemsize);
+        }
+    }
+}
+
+void tpf_run_over_lanes(const tpf_lanes *lanes) {
+    tpf_parallel(run_blocks, (void *)lanes, lanes->blocks, lanes->grain);
+}

@@ -44,4 +44,24 @@ typedef struct {
 
 void tpf_run_group(const tpf_group *group);
 
+/* A program of 0-d values over many: TPF_LANES at a time, blocks of them shared among threads. */
+
+typedef struct {
+    char *data;   /* of n elements, or of one for all */
+    int64_t cell;
+    int itemsize;
+    int each;     /* whether there are n of them */
+} tpf_lane_port;
+
+typedef struct {
+    tpf_machine run;
+    const tpf_scalar *const *code; /* n_code pairs: begin, end */
+    const tpf_lane_port *loads, *stores;
+    int n_code, n_loads, n_stores;
+    int64_t n, blocks, grain;      /* of the blocks: a piece of work */
+    char *const *cells;            /* of each piece its own */
+} tpf_lanes;
+
+void tpf_run_over_lanes(const tpf_lanes *lanes);
+
 #endif

@@ -21,11 +21,14 @@ enum { TPF_BOOL, TPF_UINT8, TPF_INT32, TPF_INT64, TPF_FLOAT32, TPF_FLOAT64, TPF_
 #define TPF_INLINE static __forceinline
 #define TPF_NOINLINE static __declspec(noinline)
 #define TPF_IVDEP __pragma(loop(ivdep))
+#define TPF_LANE_LOOP TPF_IVDEP
 #else
 #define TPF_THREAD_LOCAL __thread
 #define TPF_INLINE static inline __attribute__((always_inline))
 #define TPF_NOINLINE static __attribute__((noinline))
 #define TPF_IVDEP _Pragma("GCC ivdep")
+/* Of few iterations: peeled into single elements before it is looked at, a loop would not become vectors. */
+#define TPF_LANE_LOOP _Pragma("GCC unroll 1") TPF_IVDEP
 #endif
 
 /* Elementwise. y may be the very same memory as an operand (never a shifted overlap). */
@@ -144,6 +147,8 @@ void tpf_compress(void *y, const void *x, const uint8_t *mask, int64_t n, int64_
 void tpf_repeat(void *y, const void *x, const int64_t *counts, int64_t outer, int64_t n, int64_t inner_bytes);
 void tpf_unravel(int64_t *out, const int64_t *at, int64_t count, int ndim, const int64_t *shape);
 
+#define TPF_LANES 32 /* programs of 0-d values that run side by side (scalar.h) */
+
 /* One instruction of a program of 0-d values (scalar.h). Some take a second one, which holds what does not fit. */
 typedef struct {
     uint32_t op;
@@ -154,6 +159,7 @@ typedef struct {
     uint32_t unused;
     void (*function)(void); /* the loop or cast of an instruction without a label of its own */
 } tpf_scalar_more;
+typedef void (*tpf_machine)(void *cells, const tpf_scalar *code, const tpf_scalar *end);
 /* ---- order.c: stable, NaN last; rows of at most 64 elements ---- */
 /* order (rows, first) <- the indices of the first elements of each row of x (rows, n). */
 void tpf_order_rows(int64_t *order, const void *x, int itemsize, int dtype, int64_t rows, int64_t n, int64_t first,
@@ -186,7 +192,8 @@ typedef struct {
     tpf_layer_norm_vjp layer_norm_vjp[2];
     tpf_random uniform[2], normal[2]; /* [0, 1); standard normal */
     tpf_random bits32, bits64;
-    void (*run_scalars)(void *cells, const tpf_scalar *code, const tpf_scalar *end);
+    tpf_machine run_scalars; /* cells of 8 bytes */
+    tpf_machine run_lanes;   /* of 8 * TPF_LANES bytes */
 } tpf_kernels;
 
 #endif

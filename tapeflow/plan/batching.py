@@ -16,8 +16,10 @@ from tapeflow import _core
 from tapeflow._core import Tensor
 from tapeflow.errors import DTypeError, ShapeError, TapeError
 from tapeflow.plan.batch_rules import Call, Operand, batch
+from tapeflow.plan.functions import Function
 from tapeflow.plan.interpret import Interpreter
 from tapeflow.plan.ir import ACCUMULATE, IR, RANDOM, Instr
+from tapeflow.plan.plans import Plan, freeze
 from tapeflow.plan.record import Captured, as_input, capture
 from tapeflow.transforms import flatten, unflatten
 
@@ -123,6 +125,21 @@ class Arguments:
             given = ", ".join(f"{size} of {name}" for name, size in sizes.items())
             raise ShapeError(f"[vmap] the mapped axes have different sizes: {given}. They must be the same.")
         self.n: int = self.batches[0].shape[0]
+        self._examples: list[Tensor] | None = None
+
+    @property
+    def examples(self) -> list[Tensor]:
+        """A single value of each batch."""
+        if self._examples is None:
+            self._examples = [_example(x) for x in self.batches]
+        return self._examples
+
+    def is_followed(self) -> bool:
+        """Is something recorded or traced, or does an argument require grad, so that a replay would not do?"""
+        leaves = [*self.leaves, *self.batches]
+        return (_core.is_recording() or _core.is_tracing()) or (
+            _core.is_grad_enabled() and any(isinstance(x, Tensor) and x.requires_grad for x in leaves)
+        )
 
     def call(self, f: Callable[..., Any], singles: Sequence[Any]) -> Any:
         """f of single values in place of what is mapped."""
@@ -195,14 +212,18 @@ def vmap(f: Callable[..., Any], in_axes: Any = 0, out_axes: Any = 0) -> Callable
     _check_axes(in_axes, "in_axes")
     _check_axes(out_axes, "out_axes")
 
-    @functools.wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:
         arguments = Arguments(args, kwargs, in_axes)
+        plan = None if arguments.is_followed() else _plan_of(f, arguments)
+        if plan is not None:
+            return replayed(plan, arguments, out_axes)
         noted = trace(f, arguments)
         batcher = Batcher(noted.ir, arguments.n)
-        return results(noted, batcher, batcher.run(arguments.batches), out_axes)
+        outputs = batcher.run(arguments.batches)
+        batched = [k in batcher.batched for k in noted.ir.outputs]
+        return results(noted.structure, outputs, batched, arguments.n, out_axes)
 
-    return run
+    return functools.update_wrapper(run, f)
 
 
 def _check_axes(axes: Any, what: str) -> None:
@@ -213,35 +234,113 @@ def _check_axes(axes: Any, what: str) -> None:
 
 def trace(f: Callable[..., Any], arguments: Arguments) -> Captured:
     """f's program for single values."""
-    examples = [_example(x) for x in arguments.batches]
 
     def call(program: Any) -> tuple[int, Any]:
-        result = arguments.call(f, [program.add_input(x) for x in examples])
+        result = arguments.call(f, [program.add_input(x) for x in arguments.examples])
         for x in flatten(result)[0]:
             if not isinstance(x, Tensor):
                 raise TapeError(
                     f"[vmap] the function returned a {type(x).__name__}. Return tensors, and nested tuples, lists and "
                     "dicts of them."
                 )
-        return len(examples), result
+        return len(arguments.batches), result
 
     return capture(call, "vmap", replayed=False)
 
 
-def results(noted: Captured, batcher: Batcher, outputs: list[Tensor], out_axes: Any) -> Any:
+def results(structure: Any, outputs: list[Tensor], batched: list[bool], n: int, out_axes: Any) -> Any:
     """The outputs of a run over a batch as the mapped function returns them."""
-    axes = _axes(out_axes, unflatten(noted.structure, outputs), "out_axes", "the result")
+    axes = _axes(out_axes, unflatten(structure, outputs), "out_axes", "the result")
     found = []
-    for k, y, axis in zip(batcher.ir.outputs, outputs, axes, strict=True):
-        batched = k in batcher.batched
+    for y, each, axis in zip(outputs, batched, axes, strict=True):
         if axis is None:
-            if batched:
+            if each:
                 raise ShapeError("[vmap] out_axes is None for a result that differs within the batch.")
             found.append(y)
             continue
-        if not batched:
-            y = _core.broadcast_to(y, (batcher.n, *y.shape))
+        if not each:
+            y = _core.broadcast_to(y, (n, *y.shape))
         if not -y.ndim <= axis < y.ndim:
             raise ShapeError(f"[vmap] out_axes is {axis} for a result whose shape, with the batch, is {y.shape}.")
         found.append(y if axis % y.ndim == 0 else _core.moveaxis(y, 0, axis))
-    return unflatten(noted.structure, found)
+    return unflatten(structure, found)
+
+
+# ---- plans over a batch
+
+
+def _plan_of(f: Any, arguments: Arguments) -> Plan | None:
+    """The plan to replay, where f is a plan, or a tp.function with one path for single values like these."""
+    if isinstance(f, Plan):
+        return f if f.can_be_noted else None
+    return arguments.call(f.plan_for, arguments.examples) if isinstance(f, Function) else None
+
+
+def replayed(plan: Plan, arguments: Arguments, out_axes: Any) -> Any:
+    """The results of a plan over a batch: in lanes where it is of 0-d values alone, in blocks otherwise."""
+    singles = arguments.call(lambda *args, **kwargs: plan._bound(args, kwargs), arguments.examples)
+    batches = {id(one): x for one, x in zip(arguments.examples, arguments.batches, strict=True)}
+    each = [id(x) in batches for x in singles]
+    inputs = [batches.get(id(x), x) for x in singles]
+    plan.check(singles)
+    batched = plan.depends(tuple(each))
+    if plan.is_scalar:
+        outputs = plan._over(inputs, each, arguments.n)
+        outputs = [y if b or not arguments.n else y[0] for y, b in zip(outputs, batched, strict=True)]
+        batched = [b or not arguments.n for b in batched]
+    else:
+        outputs = _in_blocks(plan, inputs, tuple(each), batched, arguments.n)
+    r = plan._recording
+    if r is None:
+        return results((list, [None] * len(outputs)), outputs, batched, arguments.n, out_axes)
+    leaves = [x for x in r.leaves if type(x) is not list]
+    if leaves:
+        raise TapeError(f"[vmap] the plan returns a {type(leaves[0]).__name__}. Map a plan that returns tensors.")
+    return results(
+        r.result, [outputs[x[0]] for x in r.leaves], [batched[x[0]] for x in r.leaves], arguments.n, out_axes
+    )
+
+
+_BLOCK_BYTES = 1 << 20  # of all values of a block, so that they stay in a cache
+_LEAST, _MOST = 16, 1024  # single values of a block
+_KEPT = 8  # plans over blocks that a plan keeps
+
+
+def _in_blocks(plan: Plan, inputs: list[Tensor], each: tuple[bool, ...], batched: list[bool], n: int) -> list[Tensor]:
+    """The outputs of a plan over n: of a plan over a block at a time. The last block begins early enough to be full."""
+    ir = plan._ir
+    size = n
+    if not (ir.states or ir.grads or ir.generators) and n > _LEAST:
+        most = max(_LEAST, min(_MOST, _BLOCK_BYTES // max(plan.nbytes, 1)))
+        size = -(-n // -(-n // most))
+    whole = _block_plan(plan, inputs, each, size)
+    starts = [min(start, n - size) for start in range(0, max(n, 1), max(size, 1))]
+    parts: list[list[Tensor]] = []
+    for at, start in enumerate(starts):
+        block = [x[start : start + size] if mapped else x for x, mapped in zip(inputs, each, strict=True)]
+        found = whole._replay(block)
+        seen = at * size - start  # computed by the block before, too
+        parts.append([y[seen:] if b and seen else y for y, b in zip(found, batched, strict=True)])
+    if len(parts) == 1:
+        return parts[0]
+    return [_core.concat([part[j] for part in parts], axis=0) if b else parts[0][j] for j, b in enumerate(batched)]
+
+
+def _block_plan(plan: Plan, inputs: list[Tensor], each: tuple[bool, ...], size: int) -> Plan:
+    """The plan of the plan's program over a batch of that size; kept."""
+    key = (each, size)
+    found: Plan | None = plan.mapped.get(key)
+    if found is None:
+        noted = plan.noted()
+        examples = [x[:size] if mapped else x for x, mapped in zip(inputs, each, strict=True)]
+
+        def run(*xs: Tensor) -> list[Tensor]:
+            batcher = Batcher(noted, size)
+            batcher.batched = {k for k, mapped in zip(noted.inputs, each, strict=True) if mapped}
+            return batcher.run(xs)
+
+        found = freeze(run, *examples)
+        while len(plan.mapped) >= _KEPT:
+            plan.mapped.pop(next(iter(plan.mapped)))
+        plan.mapped[key] = found
+    return found

@@ -166,6 +166,19 @@ class Function:
         with _core.aside():  # whatever is being recorded knows nothing of these tensors
             return unflatten(structure, [x.detach() if isinstance(x, Tensor) else x for x in leaves])
 
+    def plan_for(self, *args: Any, **kwargs: Any) -> Plan | None:
+        """The plan for arguments like these, recorded without effects where it is the first; None where there are
+        several paths or none."""
+        key = self._key(args, kwargs)
+        entry = self._entries.get(key)
+        if entry is None:
+            r, _ = record(self._f, args, kwargs, "tp.function")
+            if r.differentiable:
+                return None
+            entry = self._entries[key] = _Entry()
+            entry.plans.append(Plan(r.ir, r, name=self._name))
+        return entry.plans[0] if len(entry.plans) == 1 and not entry.reason else None
+
     # ---- signatures
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,7 +15,7 @@ from tapeflow.errors import PlanError
 from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
 from tapeflow.plan.interpret import Interpreter
-from tapeflow.plan.ir import CONST, DTYPES, INPUT, IR, MADE
+from tapeflow.plan.ir import CONST, DTYPES, INPUT, IR, MADE, RANDOM
 from tapeflow.plan.profile import Profile, flops_of, profile
 from tapeflow.plan.record import Recording, as_input, build, record
 from tapeflow.random import Generator
@@ -43,6 +44,8 @@ class Plan(_core.Runner):
         self.differentiable = differentiable
         self._recording = recording
         self._noted: IR | None = None
+        self._depends: dict[tuple[bool, ...], list[bool]] = {}
+        self.mapped: dict[Any, Plan] = {}  # plans of this one over a batch (batching.py)
         self.passes = _passes.DEFAULT if passes is None else tuple(passes)
         _passes.run(ir, self.passes)
         self._ir = ir
@@ -61,8 +64,7 @@ class Plan(_core.Runner):
 
     def _followed(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of a run that a recording, or a gradient, is to notice op by op."""
-        r = self._recording
-        if r is None or r.again is None:
+        if not self.can_be_noted:
             if not any(x.requires_grad for x in inputs):
                 with _core.no_grad(), _core.aside():
                     return self._replay(inputs)
@@ -70,13 +72,44 @@ class Plan(_core.Runner):
                 "[plan] the plan cannot be differentiated: it was read from a file or a text without what that takes. "
                 "Freeze it with differentiable=True before it is saved, or call it on x.detach()."
             )
+        self.check(inputs)
+        return Interpreter(self.noted()).run(inputs)
+
+    def check(self, inputs: Sequence[Tensor]) -> None:
+        """Are these of the shapes and dtypes that the plan was frozen for?"""
         for n, (x, wanted) in enumerate(zip(inputs, self._inputs, strict=True)):
             if x.shape != wanted.shape or x.dtype.name != DTYPES[wanted.dtype]:
                 raise PlanError(
                     f"[plan] argument {n} is {x.dtype}{list(x.shape)}, and the plan was frozen for "
                     f"{DTYPES[wanted.dtype]}{list(wanted.shape)}. Freeze it again for the new shape or dtype."
                 )
-        return Interpreter(self.noted()).run(inputs)
+
+    @property
+    def can_be_noted(self) -> bool:
+        """Whether the program is known as it was noted, so that it can be differentiated or mapped."""
+        return self._recording is not None and self._recording.again is not None
+
+    def depends(self, mapped: tuple[bool, ...]) -> list[bool]:
+        """Which outputs depend on these of the inputs, or on draws; kept."""
+        found = self._depends.get(mapped)
+        if found is None:
+            ir = self._ir
+            known = {k for k, yes in zip(ir.inputs, mapped, strict=True) if yes}
+            for instr in ir.instrs:
+                if instr.op == RANDOM or not known.isdisjoint(instr.ins):
+                    known.add(instr.out)
+            found = self._depends[mapped] = [k in known for k in ir.outputs]
+        return found
+
+    @functools.cached_property
+    def is_scalar(self) -> bool:
+        """Whether a run is a program of 0-d values alone and changes nothing outside."""
+        ir = self._ir
+        return (
+            all(node.kind == _schedule.DO_SCALARS for node in self._nodes)
+            and not (ir.states or ir.grads or ir.generators)
+            and all(value.shape == () for value in self._inputs)
+        )
 
     def noted(self) -> IR:
         """The program as it was noted, before any pass; kept."""

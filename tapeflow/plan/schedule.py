@@ -386,11 +386,15 @@ def _place_cells(
                 for k in instr.ins:
                     uses[k] = i
         for i, instr in enumerate(node.instrs):
-            for k in instr.ins if uses else ():
-                if uses[k] == i and last.get(k) == at and k in made and k in cells and k not in freed:
-                    free.append(cells[k])
-                    freed.add(k)
+            dying = [
+                k for k in dict.fromkeys(instr.ins if uses else ())
+                if uses[k] == i and last.get(k) == at and k in made and k in cells and k not in freed
+            ]  # fmt: skip
             k = instr.out
+            # over lanes the result may take the cell of an operand only where it is as wide
+            width = ITEMSIZE[values[k].dtype] if instr.op >= 0 else 0
+            free.extend([cells[d] for d in dying if ITEMSIZE[values[d].dtype] == width])
+            freed.update(dying)
             if instr.op >= 0 and values[k].shape == ():
                 if free:
                     cells[k] = free.pop()
@@ -398,6 +402,7 @@ def _place_cells(
                     cells[k] = count
                     count += 1
                 ends.setdefault(last[k], []).append(k)
+            free.extend([cells[d] for d in dying if ITEMSIZE[values[d].dtype] != width])
         for k in ends.pop(at, ()):
             if k not in freed:
                 free.append(cells[k])
