@@ -97,7 +97,7 @@ def _read_parameter(value: Any, what: str, op: str) -> float | Tensor:
 def _read_float_dtype(dtype: Any, parameters: tuple[float | Tensor, ...], op: str) -> str:
     """The dtype of a draw: as asked for, or that of the parameters that are float tensors, or the default."""
     if dtype is None:
-        floats = [np.dtype(p.dtype) for p in parameters if isinstance(p, Tensor)]
+        floats = [np.dtype(p.dtype) for p in parameters if isinstance(p, Tensor) and type(p) is not _core.WeakFloat]
         floats = [d for d in floats if d.kind == "f"]
         dtype = np.result_type(*floats) if floats else _core.get_default_dtype()
     return _read_dtype(dtype, _FLOATS, op)

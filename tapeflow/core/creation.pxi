@@ -33,15 +33,34 @@ cdef Value *full_value(int ndim, const int64_t *shape, object number, object dty
         code = number_dtype(number) if dtype is None else dtype_code(dtype, "full")
         write_number(&word, code, number, b"full")
     else:
-        t = as_tensor(number)
-        if t.v.size != 1:
-            raise errors.ShapeError(f"[full] fill_value must be one number, got shape {shape_of(t.v)}.")
+        t = one_number(number)
         code = t.v.dtype if dtype is None else dtype_code(dtype, "full")
         t = op_astype(t.detach(), code)
         from_here = t.v.data
     v = value_new(ndim, shape, code)
     tpf_fill(v.data, from_here, tpf_itemsize(code), v.size)
     return v
+
+
+cdef Tensor one_number(object x):
+    cdef Tensor t = as_tensor(x)
+    if t.v.size != 1:
+        raise errors.ShapeError(f"[full] fill_value must be one number, got shape {shape_of(t.v)}.")
+    return t
+
+
+cdef Tensor full_of(int ndim, const int64_t *shape, object number, object dtype, bint requires_grad):
+    """A tensor with one number everywhere; where that is a tensor of a recording, made by ops that a replay repeats."""
+    cdef Tensor t
+    if not isinstance(number, Tensor) or not thread_state().flags & T_TAPE:
+        return made(full_value(ndim, shape, number, dtype), requires_grad)
+    if type(number) is WeakFloat:
+        t = weak_tensor(number, default_float if dtype is None else dtype_code(dtype, "full"), b"full").detach()
+    else:
+        t = one_number(number).detach()
+        t = t if dtype is None else op_astype(t, dtype_code(dtype, "full"))
+    t = op_broadcast(op_reshape(t, 0, NULL), ndim, shape)
+    return t.requires_grad_() if requires_grad else t
 
 
 def empty(shape, dtype=None, device=None, bint requires_grad=False):
@@ -85,7 +104,7 @@ def full(shape, fill_value, dtype=None, device=None, bint requires_grad=False):
     cdef int ndim = read_shape(shape, sizes, b"full")
     check_device(device, "full")
     check_sizes(ndim, sizes, b"full")
-    return made(full_value(ndim, sizes, fill_value, dtype), requires_grad)
+    return full_of(ndim, sizes, fill_value, dtype, requires_grad)
 
 
 def empty_like(x, dtype=None, device=None, bint requires_grad=False):
@@ -114,8 +133,7 @@ def full_like(x, fill_value, dtype=None, device=None, bint requires_grad=False):
     """A tensor of x's shape with one number everywhere; of x's dtype unless given."""
     cdef Tensor t = as_tensor(x)
     check_device(device, "full_like")
-    return made(full_value(t.v.ndim, t.v.shape, fill_value, _numpy_dtypes[t.v.dtype] if dtype is None else dtype),
-                requires_grad)
+    return full_of(t.v.ndim, t.v.shape, fill_value, _numpy_dtypes[t.v.dtype] if dtype is None else dtype, requires_grad)
 
 
 cdef Tensor filled(int ndim, const int64_t *shape, Tensor t):
@@ -600,8 +618,8 @@ def result_type(*args):
     if not args:
         raise errors.DTypeError("[result_type] expected at least one tensor, dtype or number.")
     for x in args:
-        if is_number(x):
-            code = 3 if PyFloat_CheckExact(x) else 1 if PyBool_Check(x) else 2
+        if is_number(x) or type(x) is WeakFloat:
+            code = 3 if isinstance(x, (float, WeakFloat)) else 1 if PyBool_Check(x) else 2
             weak = code if code > weak else weak
             continue
         if isinstance(x, Tensor):

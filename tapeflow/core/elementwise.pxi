@@ -299,7 +299,7 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
         if not (select and i == 0) and t.v.dtype > strong:
             strong = t.v.dtype
     if soft:
-        return with_weak_tensors(op, nin, args, compute_dtype(op, strong, weak), strong < 0)
+        return with_weak_tensors(op, nin, args, compute_dtype(op, strong, weak))
     dtype = compute_dtype(op, strong, weak)
     if kernels.loop[op][dtype] == NULL:
         raise_no_loop(op, dtype)
@@ -317,30 +317,53 @@ cdef Tensor elementwise(int op, int nin, PyObject **args):
                 value_release(own[i])
 
 
-cdef Tensor with_weak_tensors(int op, int nin, PyObject **args, int dtype, bint all_weak):
-    """op with floats that a recording has made tensors of: as numbers they take the dtype of the tensors beside them,
-    and among themselves they are Python's."""
-    cdef Tensor t, y
+cdef Tensor with_weak_tensors(int op, int nin, PyObject **args, int dtype):
+    """op with floats that a recording has made tensors of: as numbers they take the dtype of what is beside them."""
+    cdef Tensor t
     cdef list kept = []
     cdef int i
     for i in range(nin):
-        if isinstance(<object>args[i], WeakFloat):
-            t = <Tensor>args[i]
-            t = op_astype(hold(t), TPF_FLOAT64 if all_weak else dtype)
-        elif all_weak and is_number(<object>args[i]):
-            t = number_tensor(<object>args[i], TPF_FLOAT64, tpf_op_name[op])
-        else:
-            continue
-        kept.append(t)
-        args[i] = <PyObject *>t
-    y = elementwise(op, nin, args)
-    if not all_weak or y.v.dtype != TPF_FLOAT64:
-        return y
-    t = WeakFloat.__new__(WeakFloat)
-    fill_tensor(t, value_alias(y.v), y.node)
-    if t.node != NULL:
-        t.node.refs += 1
-    return t
+        if type(<object>args[i]) is WeakFloat:
+            t = op_astype(hold(<Tensor>args[i]), dtype)
+            kept.append(t)
+            args[i] = <PyObject *>t
+    return elementwise(op, nin, args)
+
+
+cdef inline bint is_weak(object x) noexcept:
+    """A number, also one that a recording has made a tensor of."""
+    return is_number(x) or type(x) is WeakFloat
+
+
+cdef Tensor weak_tensor(object x, int dtype, const char *op):
+    """Such a number as a tensor of this dtype."""
+    if type(x) is not WeakFloat:
+        return number_tensor(x, dtype, op)
+    if not is_float(dtype):
+        raise errors.DTypeError(f"[{op.decode()}] a float does not fit the dtype {dtype_name(dtype)}. "
+                                "Cast the tensor with .astype('float32') first.")
+    return op_astype(hold(<Tensor>x), dtype)
+
+
+cdef Tensor weak_of(Tensor t):
+    """A result of Python's arithmetic on floats, weak again."""
+    cdef Tensor y
+    if t.v.dtype != TPF_FLOAT64:
+        return t
+    y = WeakFloat.__new__(WeakFloat)
+    fill_tensor(y, value_alias(t.v), t.node)
+    if y.node != NULL:
+        y.node.refs += 1
+    return y
+
+
+cdef object weakly(str name, Tensor a, object b):
+    """An operator of a float that a recording has made a tensor of: beside a number it is Python's, in float64."""
+    if type(b) is WeakFloat:
+        b = hold(b)
+    elif not is_number(b):
+        return getattr(Tensor, name)(a, b)
+    return weak_of(getattr(Tensor, name)(hold(a), b))
 
 
 def weak_input(Program program not None, number):

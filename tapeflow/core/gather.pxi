@@ -551,6 +551,8 @@ cdef Tensor fitting(object value, int dtype, str op):
             raise errors.DTypeError(f"[{op}] {value!r} does not fit dtype {dtype_name(dtype)}. "
                                     "Cast the tensor with .astype first.")
         return number_tensor(value, dtype, op.encode())
+    if type(value) is WeakFloat:
+        return weak_tensor(value, dtype, op.encode())
     v = value if isinstance(value, Tensor) else _creation.convert(value, op)
     if kind_of(v.v.dtype) > kind_of(dtype):
         raise errors.DTypeError(f"[{op}] values of dtype {dtype_name(v.v.dtype)} do not fit a tensor of dtype "

@@ -319,14 +319,14 @@ cdef list tensor_list(object xs, str op):
     if isinstance(xs[0], Tensor):  # the frequent case: tensors of one dtype
         dtype = (<Tensor>xs[0]).v.dtype
         for x in xs:
-            if not isinstance(x, Tensor) or (<Tensor>x).v.dtype != dtype:
+            if not isinstance(x, Tensor) or type(x) is WeakFloat or (<Tensor>x).v.dtype != dtype:
                 dtype = -1
                 break
         else:
             return xs
     # Python numbers are weak here, too
     for x in xs:
-        if not is_number(x):
+        if not is_weak(x):
             t = as_tensor(x)
             dtype = t.v.dtype if t.v.dtype > dtype else dtype
     if dtype < 0:
@@ -334,9 +334,9 @@ cdef list tensor_list(object xs, str op):
         for t in parts:
             dtype = t.v.dtype if t.v.dtype > dtype else dtype
     else:
-        if True in [PyFloat_CheckExact(x) for x in xs] and not is_float(dtype):
+        if True in [isinstance(x, (float, WeakFloat)) for x in xs] and not is_float(dtype):
             dtype = default_float
-        parts = [number_tensor(x, dtype, op.encode()) if is_number(x) else as_tensor(x) for x in xs]
+        parts = [weak_tensor(x, dtype, op.encode()) if is_weak(x) else as_tensor(x) for x in xs]
     return [op_astype(t, dtype) for t in parts]
 
 
@@ -443,7 +443,7 @@ def scatter_add(x, indices, updates, axis=0):
     cdef Tensor t = as_tensor_for(OP_SCATTER_ADD, x)
     cdef int a = normal_axis(axis, t.v.ndim, b"scatter_add")
     cdef Tensor idx = checked_indices(indices, t.v.shape[a], a, b"scatter_add")
-    cdef Tensor u = number_tensor(updates, t.v.dtype, b"scatter_add") if is_number(updates) else as_tensor(updates)
+    cdef Tensor u = weak_tensor(updates, t.v.dtype, b"scatter_add") if is_weak(updates) else as_tensor(updates)
     cdef int64_t shape[64]
     cdef int ndim = t.v.ndim - 1 + idx.v.ndim
     cdef int d

@@ -808,8 +808,8 @@ cdef class Tensor:
     def assign(self, value):
         """Give this tensor object another value of its shape (value is broadcast and cast); returns the tensor."""
         cdef Tensor v
-        if is_number(value):  # weak: it is rounded once, to this dtype
-            v = number_tensor(value, self.v.dtype, b"assign")
+        if is_weak(value):  # it is rounded once, to this dtype
+            v = weak_tensor(value, self.v.dtype, b"assign")
         else:
             v = cast_for_write(as_tensor(value), self.v.dtype, "assign")
         check_write(self, "assign")
@@ -935,7 +935,86 @@ cdef class Tensor:
 
 
 cdef class WeakFloat(Tensor):
-    """A Python float while a function is recorded: 0-d, float64, and weak as a number is: it never promotes."""
+    """A Python float while a function is recorded: 0-d, float64, and weak as a number is: it never promotes.
+
+    Its operators beside numbers are those of floats. Functions take it as they take a number.
+    """
+
+    def __add__(self, other):
+        return weakly("__add__", self, other)
+
+    def __radd__(self, other):
+        return weakly("__radd__", self, other)
+
+    def __sub__(self, other):
+        return weakly("__sub__", self, other)
+
+    def __rsub__(self, other):
+        return weakly("__rsub__", self, other)
+
+    def __mul__(self, other):
+        return weakly("__mul__", self, other)
+
+    def __rmul__(self, other):
+        return weakly("__rmul__", self, other)
+
+    def __truediv__(self, other):
+        return weakly("__truediv__", self, other)
+
+    def __rtruediv__(self, other):
+        return weakly("__rtruediv__", self, other)
+
+    def __floordiv__(self, other):
+        return weakly("__floordiv__", self, other)
+
+    def __rfloordiv__(self, other):
+        return weakly("__rfloordiv__", self, other)
+
+    def __mod__(self, other):
+        return weakly("__mod__", self, other)
+
+    def __rmod__(self, other):
+        return weakly("__rmod__", self, other)
+
+    def __pow__(self, other, mod):
+        return NotImplemented if mod is not None else weakly("__pow__", self, other)
+
+    def __rpow__(self, other, mod):
+        return NotImplemented if mod is not None else weakly("__rpow__", self, other)
+
+    def __divmod__(self, other):
+        return self // other, self % other
+
+    def __rdivmod__(self, other):
+        return other // self, other % self
+
+    def __neg__(self):
+        return weak_of(call1(OP_NEGATIVE, hold(self)))
+
+    def __pos__(self):
+        return self
+
+    def __abs__(self):
+        return weak_of(call1(OP_ABS, hold(self)))
+
+    def __richcmp__(self, other, int op):
+        cdef str name = ("__lt__", "__le__", "__eq__", "__ne__", "__gt__", "__ge__")[op]
+        return weakly(name, self, other)
+
+    def __hash__(self):
+        return Tensor.__hash__(self)
+
+    def __iadd__(self, other):
+        return self + other
+
+    def __isub__(self, other):
+        return self - other
+
+    def __imul__(self, other):
+        return self * other
+
+    def __itruediv__(self, other):
+        return self / other
 
 
 cdef int no_out(object out, object dtype) except -1:
