@@ -275,11 +275,21 @@ from tapeflow.reductions import (  # noqa: E402
 )
 from tapeflow.transforms import grad, value_and_grad  # noqa: E402
 
-_PLANS = ("Plan", "eager", "freeze", "function", "load_plan", "parse_plan", "vmap")
+_PLANS = ("Plan", "eager", "freeze", "function", "load_plan", "parse_plan", "sparse_hessian", "sparse_jacobian", "vmap")
 
 if _typing.TYPE_CHECKING:
     from tapeflow import nn, optim
-    from tapeflow.plan import Plan, eager, freeze, function, load_plan, parse_plan, vmap
+    from tapeflow.plan import (
+        Plan,
+        eager,
+        freeze,
+        function,
+        load_plan,
+        parse_plan,
+        sparse_hessian,
+        sparse_jacobian,
+        vmap,
+    )
 else:
 
     def __getattr__(name: str) -> _typing.Any:
@@ -553,6 +563,8 @@ __all__ = [
     "softmax",
     "softplus",
     "sort",
+    "sparse_hessian",
+    "sparse_jacobian",
     "split",
     "sqrt",
     "square",

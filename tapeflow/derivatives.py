@@ -368,16 +368,23 @@ def _columns(run: Run, outputs: list[Tensor]) -> list[list[Tensor]]:
 def _over_identity(
     f: Callable[[Tensor, bool], list[Tensor]], like: Tensor, forward: _core.Pushforward, linked: bool
 ) -> list[Tensor]:
-    """f(seed, whether the walk is recorded) of every unit tensor of like's shape and dtype, along a new first axis.
+    """f(seed, whether the walk is recorded) of every unit tensor of like's shape and dtype, along a new first axis."""
+    return over(f, _core.reshape(_core.eye(like.size, dtype=like.dtype), (like.size, *like.shape)), forward, linked)
+
+
+def over(
+    f: Callable[[Tensor, bool], list[Tensor]], seeds: Tensor, forward: _core.Pushforward, linked: bool
+) -> list[Tensor]:
+    """f(seed, whether the walk is recorded) of every seed along the first axis, along a new first axis.
 
     Where these are not few, a vmap of one walk over entries that are there already (forward), so that what they saved,
     a draw for example, is the same for all. linked: the entries were recorded for an outer transform.
     """
     from tapeflow.plan.batching import vmap  # what makes plans is imported when it is first needed
 
-    seeds = _core.reshape(_core.eye(like.size, dtype=like.dtype), (like.size, *like.shape))
-    if like.size <= FEW:
-        return [_core.stack(rows) for rows in zip(*[f(seeds[k], linked) for k in range(like.size)], strict=True)]
+    count = seeds.shape[0]
+    if count <= FEW:
+        return [_core.stack(rows) for rows in zip(*[f(seeds[k], linked) for k in range(count)], strict=True)]
 
     def walk(seed: Tensor) -> list[Tensor]:
         forward.lend(linked)
