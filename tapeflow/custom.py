@@ -105,6 +105,7 @@ class custom_vjp:
         first = 0 if program is None else len(program)
         value = self._recorded(leaves, structure) if wanted else self.fun(*args)
         if program is not None:
+            value = _apart(value, leaves)
             program.regions.append(
                 Region(
                     first,
@@ -159,6 +160,14 @@ def _positional_parameters(f: Callable[..., Any]) -> int:
     except (TypeError, ValueError):  # of a builtin
         return 0
     return sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+
+
+def _apart(value: Any, arguments: list[Any]) -> Any:
+    """value, in which an argument that is returned as it is becomes a value of its own: in a recording values are
+    known by identity, and this one goes on with the rule."""
+    results, structure = flatten(value)
+    return unflatten(structure, [x.clone() if any(x is a for a in arguments) and isinstance(x, Tensor) else x
+                                 for x in results])  # fmt: skip
 
 
 def _numbered(program: Any, value: Any) -> tuple[Any, list[Any]]:
@@ -249,7 +258,8 @@ class _Call:
             leaves.append(_core.zeros(like[0], like[1]) if g is None else g)
         g = unflatten(self._results, leaves)
         rule = self._rule
-        return self._checked(self._transposed(residuals, leaves) if rule.bwd is None else rule.bwd(residuals, g))
+        found = self._transposed(residuals, leaves) if rule.bwd is None else rule.bwd(residuals, g)
+        return matched(self.name, self._structure, self._likes, found)
 
     def _residual_leaves(self, kept: list[Any], place: Any) -> list[Any]:
         again: list[Any] = []
@@ -300,7 +310,7 @@ class _Call:
         found = []
         for t, like in zip(leaves, self._result_likes, strict=True):
             if like is not None:
-                found.append(self._leaf(t, (*like, True), name, "tangent"))
+                found.append(_like(t, (*like, True), name, "tangent"))
         return found
 
     def _transposed_bwd(self, kept: list[Any], tangents: list[Any], place: Any) -> list[Any]:
@@ -311,7 +321,8 @@ class _Call:
                 for like in self._result_likes
             ]
             residuals = unflatten(self._residuals, self._residual_leaves(kept, place))
-            grads = self._checked(self._rule.bwd(residuals, unflatten(self._results, sources)))  # type: ignore[misc]
+            found = self._rule.bwd(residuals, unflatten(self._results, sources))  # type: ignore[misc]
+            grads = matched(self.name, self._structure, self._likes, found)
         pushed = [t for t, like in zip(tangents, self._likes, strict=True) if like is not None]
         pairs = [(g, t) for g, t in zip(grads, pushed, strict=True) if g is not None and t is not None]
         pairs = [(g, t) for g, t in pairs if g.requires_grad]
@@ -343,54 +354,58 @@ class _Call:
             grads = _core.run_backward([t for t, _ in pairs], [g for _, g in pairs], nodes, recorded, recorded)
         return unflatten(structure, grads)
 
-    # ---- what bwd returned
 
-    def _checked(self, grads: Any) -> list[Any]:
-        """One for each tensor among the arguments, of its shape and dtype, or None."""
-        name = f"bwd of {self.name}"
-        parts = self._structure[1]
-        if not isinstance(grads, tuple):
-            raise TapeError(
-                f"[custom_vjp] {name} must return a tuple with one gradient for each of the {len(parts)} arguments, "
-                f"got a {type(grads).__name__}."
-            )
-        if len(grads) != len(parts):
-            raise TapeError(
-                f"[custom_vjp] {name} returned {len(grads)} gradients, and {self.name} was called with {len(parts)} "
-                "arguments. Return one for each, None where there is none."
-            )
-        leaves: list[Any] = []
-        for i, (g, part) in enumerate(zip(grads, parts, strict=True)):
-            _match(g, part, leaves, f"[custom_vjp] {name} returned, for argument {i}, ")
-        checked = [self._leaf(g, like, name) for g, like in zip(leaves, self._likes, strict=True)]
-        return [g for g, like in zip(checked, self._likes, strict=True) if like is not None]
+# ---- what rules return
 
-    def _leaf(self, g: Any, like: Any, name: str, what: str = "gradient") -> Tensor | None:
-        if g is None:
-            return None
-        if like is None or like[1].kind != "f":
-            if like is None and isinstance(g, (Tensor, float, int, np.ndarray, np.generic)):
-                return None  # of a number or an array, which is a constant
-            what = "no tensor" if like is None else f"of dtype {like[1]}"
-            raise DTypeError(f"[custom_vjp] {name} returned a gradient for what is {what}. Return None there.")
-        of = "an argument" if what == "gradient" else "a result"
-        if type(g) in (float, int):
-            g = _core.full((), float(g), like[1])
-        if isinstance(g, (np.ndarray, np.generic)):
-            g = _core.asarray(g)
-        if not isinstance(g, Tensor):
-            raise TapeError(f"[custom_vjp] {name} returned a {type(g).__name__} as a {what}. Return a tensor or None.")
-        if g.shape != like[0]:
-            raise ShapeError(
-                f"[custom_vjp] {name} returned a {what} of shape {g.shape} for {of} of shape {like[0]}: they "
-                "must be the same. Sum what was broadcast."
-            )
-        if g.dtype != like[1]:
-            raise DTypeError(
-                f"[custom_vjp] {name} returned a {what} of dtype {g.dtype} for {of} of dtype {like[1]}. "
-                "Cast it with .astype."
-            )
-        return g
+
+def matched(name: str, structure: Any, likes: list[Any], grads: Any) -> list[Tensor | None]:
+    """What bwd returned for the arguments in this structure: one for each tensor among them, of its shape and dtype, or
+    None. likes: of each leaf (shape, dtype, ...), None of what is no tensor."""
+    parts = structure[1]
+    if not isinstance(grads, tuple):
+        raise TapeError(
+            f"[custom_vjp] bwd of {name} must return a tuple with one gradient for each of the {len(parts)} arguments, "
+            f"got a {type(grads).__name__}."
+        )
+    if len(grads) != len(parts):
+        raise TapeError(
+            f"[custom_vjp] bwd of {name} returned {len(grads)} gradients, and {name} was called with {len(parts)} "
+            "arguments. Return one for each, None where there is none."
+        )
+    leaves: list[Any] = []
+    for i, (g, part) in enumerate(zip(grads, parts, strict=True)):
+        _match(g, part, leaves, f"[custom_vjp] bwd of {name} returned, for argument {i}, ")
+    checked = [_like(g, like, f"bwd of {name}", "gradient") for g, like in zip(leaves, likes, strict=True)]
+    return [g for g, like in zip(checked, likes, strict=True) if like is not None]
+
+
+def _like(g: Any, like: Any, name: str, what: str) -> Tensor | None:
+    """g as a gradient or tangent of what has this shape and dtype."""
+    if g is None:
+        return None
+    if like is None or like[1].kind != "f":
+        if like is None and isinstance(g, (Tensor, float, int, np.ndarray, np.generic)):
+            return None  # of a number or an array, which is a constant
+        what = "no tensor" if like is None else f"of dtype {like[1]}"
+        raise DTypeError(f"[custom_vjp] {name} returned a gradient for what is {what}. Return None there.")
+    of = "an argument" if what == "gradient" else "a result"
+    if type(g) in (float, int):
+        g = _core.full((), float(g), like[1])
+    if isinstance(g, (np.ndarray, np.generic)):
+        g = _core.asarray(g)
+    if not isinstance(g, Tensor):
+        raise TapeError(f"[custom_vjp] {name} returned a {type(g).__name__} as a {what}. Return a tensor or None.")
+    if g.shape != like[0]:
+        raise ShapeError(
+            f"[custom_vjp] {name} returned a {what} of shape {g.shape} for {of} of shape {like[0]}: they "
+            "must be the same. Sum what was broadcast."
+        )
+    if g.dtype != like[1]:
+        raise DTypeError(
+            f"[custom_vjp] {name} returned a {what} of dtype {g.dtype} for {of} of dtype {like[1]}. "
+            "Cast it with .astype."
+        )
+    return g
 
 
 def _match(g: Any, structure: Any, leaves: list[Any], text: str) -> None:

@@ -518,6 +518,72 @@ def test_gradients_of_single_values_over_a_batch():
     assert tp.vmap(tp.grad(lambda x: f(x) * x))(x).tolist() == [4.0, 8.0, 12.0]
 
 
+def test_the_rule_is_kept_under_vmap_and_through_plans():
+    f = tripled()
+    x = tp.tensor([1.0, 2.0, 3.0])
+    want = [6.0, 12.0, 18.0]
+    assert tp.grad(lambda x: (tp.vmap(f)(x) ** 2).sum())(x).tolist() == want
+    assert tp.jvp(lambda x: tp.vmap(f)(x) ** 2, (x,), (tp.ones(3),))[1].tolist() == want
+    assert tp.vmap(tp.grad(lambda x: f(x) ** 2))(x).tolist() == want
+    plan = tp.freeze(lambda x: f(x) ** 2, x)
+    assert tp.grad(lambda x: plan(x).sum())(x).tolist() == want
+    g = tp.function(lambda x: f(x) ** 2)
+    g(x)
+    assert tp.grad(lambda x: g(x).sum())(x).tolist() == want
+    assert tp.grad(lambda x: tp.vmap(lambda row: tp.vmap(f)(row) ** 2)(x[None]).sum())(x).tolist() == want
+    assert tp.freeze(tp.grad(lambda x: (tp.vmap(f)(x) ** 2).sum()), x)(x).tolist() == want
+
+
+def test_a_reversal_of_gradients():
+    """What a function returns as it got it has its rule, too, wherever the function was recorded."""
+    f = tp.custom_vjp(lambda x: x)
+    f.defvjp(lambda x: (x, None), lambda r, g: (-g,))
+    x = tp.tensor([1.0, 2.0])
+    plan = tp.freeze(lambda x: f(x) * x, x)
+    for g in (lambda x: f(x) * x, lambda x: tp.vmap(f)(x) * x, tp.vmap(lambda x: f(x) * x), plan):
+        assert tp.grad(lambda x, g=g: g(x).sum())(x).tolist() == [0.0, 0.0]
+    assert tp.sparse_jacobian(f)(x).toarray().tolist() == [[-1.0, 0.0], [0.0, -1.0]]
+
+
+@pytest.mark.parametrize("residuals", RESIDUALS)
+def test_vmap_of_every_kind_of_argument(residuals):
+    """Batched and shared arguments, several results: against the plain function, to order two."""
+    x, y = tp.tensor(np.random.default_rng(0).normal(size=(4, 2))), float64(0.7, 0.4)
+
+    def loss(f):
+        return lambda x, y: sum((t * t).sum() for t in tp.vmap(f, in_axes=(0, None))(x, y))
+
+    for order in (1, 2):
+        got, want = [], []
+        for found, f in ((got, product(residuals)), (want, plain)):
+            g = tp.grad(loss(f), (0, 1))
+            if order == 2:
+                g = tp.grad(lambda x, y, g=g: sum((t * t).sum() for t in g(x, y)), (0, 1))
+            found += g(x, y)
+        for a, b in zip(got, want, strict=True):
+            close(a, b, 1e-11, 1e-12)
+
+
+def test_vmap_of_constants_integers_and_none():
+    @tp.custom_vjp
+    def f(tree, index, power):
+        return {"y": tree["x"] ** power * tree["c"], "i": index + 1}
+
+    def fwd(tree, index, power):
+        return f.fun(tree, index, power), (tree["x"], tree["c"], index, power, "name")
+
+    def bwd(residuals, g):
+        _, c, index, _, name = residuals
+        assert name == "name" and g["i"] is None
+        return {"x": 10.0 * g["y"] * c * index.astype("float32"), "c": None}, None, None
+
+    f.defvjp(fwd, bwd)
+    x, index, c = tp.tensor([1.0, 2.0]), tp.tensor([3, 4]), tp.tensor(2.0)
+    mapped = tp.vmap(lambda x, i: f({"x": x, "c": c}, i, 2))
+    assert mapped(x, index)["i"].tolist() == [4, 5]
+    assert tp.grad(lambda x: mapped(x, index)["y"].sum())(x).tolist() == [60.0, 80.0]
+
+
 BAD_TANGENTS = {
     "no pair": (lambda x: x, "must return \\(value, tangent\\), got a Tensor"),
     "too many": (lambda x: (x, (x, x)), "returned 2 tangents for 1 results"),

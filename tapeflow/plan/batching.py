@@ -19,6 +19,7 @@ from tapeflow.plan.batch_rules import Call, Operand, batch
 from tapeflow.plan.functions import Function
 from tapeflow.plan.interpret import Interpreter
 from tapeflow.plan.ir import ACCUMULATE, IR, RANDOM, Instr
+from tapeflow.plan.mapped_rules import MappedRule
 from tapeflow.plan.plans import Plan, freeze
 from tapeflow.plan.record import Captured, as_input, capture
 from tapeflow.transforms import flatten, unflatten
@@ -53,6 +54,21 @@ class Batcher(Interpreter):
             self.batched.add(instr.out)
         else:
             super().step(instr)
+
+    def calls_rule(self, region: Any) -> bool:
+        """Over the batch, where one of the arguments differs within it."""
+        numbers = [x[0] for x in region.arguments[1] if type(x) is list]
+        if not any(k in self.batched for k in numbers):
+            return super().calls_rule(region)
+        xs = [self.value(k) for k in numbers]
+        if not any(x.requires_grad for x in xs):
+            return False
+        axes = [0 if k in self.batched else None for k in numbers]
+        found = iter(MappedRule(region, xs, axes).mapped(*xs))
+        leaves = region.results[1]
+        self.enter_results(region, [next(found) if type(x) is list else x for x in leaves])
+        self.batched.update(x[0] for x in leaves if type(x) is list)
+        return True
 
     def call(self, instr: Instr) -> Call:
         values = self.ir.values

@@ -7,12 +7,14 @@ differentiated, and, with other rules, for programs over a batch (batching.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from tapeflow import _core
 from tapeflow._core import GuardFailed, Tensor
 from tapeflow.plan.ir import ACCUMULATE, CODES, CONST, DTYPES, GRAD, GRAD_GUARD, GUARD, IR, MADE, RANDOM, TENSOR, Instr
+from tapeflow.transforms import flatten, unflatten
 
 IDENTITY, NONZERO = CODES["identity"], CODES["nonzero"]
 DETACHED, PLACED = (1,), (2,)  # params of an identity that is more (core/program.pxi)
@@ -52,14 +54,21 @@ class Interpreter:
         env.update(zip(ir.inputs, inputs, strict=True))
         ends = self._ends()
         graded = _core.is_grad_enabled()
+        calls = self._calls() if graded else {}
+        skipped = 0  # what comes before it was done by a call
         for at, instr in enumerate(ir.instrs):
-            if graded and instr.out in ir.ungraded:
+            region = calls.get(at)
+            if at < skipped:
+                pass
+            elif region is not None and self.calls_rule(region):
+                skipped = region.stop
+            elif graded and instr.out in ir.ungraded:
                 with _core.no_grad():
                     self.step(instr)
             else:
                 self.step(instr)
             for k in ends.get(at, ()):
-                del env[k]
+                env.pop(k, None)
         outputs = self.outputs()
         self.commit()
         return outputs
@@ -72,6 +81,40 @@ class Interpreter:
             shared = self.ir.values[k].kind != MADE or any(x is y for y in found)
             found.append(_core.placed(x, x) if shared else x)
         return found
+
+    # ---- calls with rules of their own (tapeflow/custom.py)
+
+    def _calls(self) -> dict[int, Any]:
+        """The calls of functions with a rule, by their first instruction, the outer one where they are nested: those
+        of which nothing but the results is read elsewhere, as by a backward that is in the program, too."""
+        instrs = self.ir.instrs
+        last: dict[int, int] = {k: len(instrs) for k in self.ir.results()}
+        for at, instr in enumerate(instrs):
+            for k in instr.ins:
+                last[k] = max(last.get(k, 0), at)
+        calls: dict[int, Any] = {}
+        for region in self.ir.regions:
+            made = {instr.out for instr in instrs[region.start : region.stop]}
+            results = {x[0] for x in region.results[1] if type(x) is list}
+            if results <= made and all(last.get(k, 0) < region.stop for k in made - results):
+                calls[region.start] = region  # the notes of an outer call end later
+        return calls
+
+    def calls_rule(self, region: Any) -> bool:
+        """Call the function itself where its rule may be wanted."""
+        structure, leaves = region.arguments
+        xs = [self.value(x[0]) for x in leaves if type(x) is list]
+        if not any(x.requires_grad for x in xs):
+            return False
+        given = iter(xs)
+        value = region.rule(*unflatten(structure, [next(given) if type(x) is list else x for x in leaves]))
+        self.enter_results(region, flatten(value)[0])
+        return True
+
+    def enter_results(self, region: Any, found: list[Any]) -> None:
+        for x, y in zip(region.results[1], found, strict=True):
+            if type(x) is list:
+                self.env[x[0]] = y
 
     def _ends(self) -> dict[int, list[int]]:
         """The values that an instruction is the last to read or that nobody reads, by its position."""

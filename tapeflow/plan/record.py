@@ -216,6 +216,7 @@ def build(
     for again, (first, end) in enumerate(program.repeats, 1):
         for instr in instrs[max(first - start, 0) : max(end - start, 0)]:
             instr.extra = again
+    notes = list(instrs)
     seen_at = [look for look in program.looks if start <= look[0] <= stop]
     if seen_at:
         depends = _dependent(values, instrs, more)
@@ -246,9 +247,22 @@ def build(
         list(grads),
         [list(g) for g in program.generators],
         list(program.lines) or [("", 0, "")],
-        regions=list(program.regions),
+        regions=_regions(program, start, notes, instrs),
         ungraded=program.ungraded(start, stop),
     )
+
+
+def _regions(program: Any, start: int, notes: list[Instr], instrs: list[Instr]) -> list[Any]:
+    """The calls with rules of their own, by instructions in place of notes, between which guards have come."""
+    if not program.regions:
+        return []
+    at = {id(instr): i for i, instr in enumerate(instrs)}
+    places = [at[id(note)] for note in notes]
+    return [
+        r._replace(start=places[r.start - start], stop=places[r.stop - start - 1] + 1)
+        for r in program.regions
+        if start <= r.start < r.stop <= start + len(notes)
+    ]
 
 
 def _dependent(values: list[Value], instrs: list[Instr], more: set[int] | frozenset[int]) -> set[int]:
