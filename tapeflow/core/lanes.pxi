@@ -30,7 +30,8 @@ cdef class LanesRun:
         cdef int64_t one
         self.of, self.n, self.n_cells = of, n, of.n_cells
         self.keep, self.results, self.arenas = [], [], []
-        self.loads = <tpf_lane_port *>calloc(of.n_slots + of.n_loads + of.n_once + of.n_instrs + 1, sizeof(tpf_lane_port))
+        self.loads = <tpf_lane_port *>calloc(of.n_slots + of.n_loads + of.n_once + of.n_instrs + 1,
+                                             sizeof(tpf_lane_port))
         self.stores = <tpf_lane_port *>calloc(of.n_instrs + 1, sizeof(tpf_lane_port))
         self.code = <const tpf_scalar **>calloc(2 * of.n_instrs + 1, sizeof(void *))
         self.copies = <tpf_scalar *>calloc(of.n_instrs + 1, sizeof(tpf_scalar))

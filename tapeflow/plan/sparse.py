@@ -273,7 +273,7 @@ class Compressed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The matrix, as a scipy.sparse.csr_array."""
         kind = self._kind(args, kwargs)
-        run = Run(self._name, self._f, args, kwargs, [self._number(args)], False)
+        run = Run(self._name, args, [self._number(args)]).call(self._f, kwargs, False)
         return self._values(kind, run)
 
     def pattern(self, *args: Any, **kwargs: Any) -> Any:
@@ -321,9 +321,9 @@ class Compressed:
         x = args[number]
         if not isinstance(x, (Tensor, np.ndarray)):
             raise TapeError(f"[{self._name}] argument {number} must be a tensor, got {type(x).__name__}.")
-        r = record(self._program(), args, kwargs, False, self._name)
+        r, result = record(self._program(), args, kwargs, self._name)
         if r.result is not None or len(r.leaves) != 1 or type(r.leaves[0]) is not list:
-            raise TapeError(f"[{self._name}] the function must return one tensor, got {type(r.kept).__name__}.")
+            raise TapeError(f"[{self._name}] the function must return one tensor, got {type(result).__name__}.")
         guards = tuple([(instr.line, instr.extra) for instr in r.ir.instrs if instr.op == GUARD])
         if guards:  # another path of Python's may have another pattern
             found = self._kinds.get((key, guards))
@@ -390,7 +390,7 @@ class CompressedHessian(Compressed):
 
     def _program(self) -> Callable[..., Any]:
         def gradient(*args: Any, **kwargs: Any) -> Any:
-            run = Run(self._name, self._f, args, kwargs, [self._number(args)], False)
+            run = Run(self._name, args, [self._number(args)]).call(self._f, kwargs, False)
             return run.gradients(run.linked, run.linked)[0]
 
         return gradient
