@@ -84,9 +84,10 @@ def train(
 
     run: Any = tp.function(step) if frozen else step  # the switch: recorded once, replayed from then on
     losses, seconds = [], []
-    _core.reset_peak()
     before = _core.pool_info()["in_use"]
     for i in progress(range(steps)):
+        if i == 1:
+            _core.reset_peak()  # the first step of a tp.function is an eager one that is written down
         k = i % per_epoch
         if k == 0:
             order = rng.permutation(len(x_train))

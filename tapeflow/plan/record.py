@@ -105,6 +105,7 @@ def capture(
                     finally:
                         if not done:
                             program.restore()
+        program.before.clear()  # the program may live on, and need not hold what was there before its run
         return run
 
 
