@@ -430,17 +430,25 @@ def test_a_scalar_plan_over_many_has_the_bits_of_its_replays(n):
     x, y, s = t(n, seed=1), t(n, seed=2), tp.tensor(1.5, dtype="float64")
     plan = tp.freeze(scalar_program, t(seed=1), t(seed=2), s)
     assert plan.is_scalar
-    runs = plan.runs if hasattr(plan, "runs") else None
     got = tp.vmap(plan, (0, 0, None))(x, y, s)
     each = [plan(x[i], y[i], s) for i in range(n)]
     for j, one in enumerate(got):
         assert one.shape == (n,)
         want = np.array([host(e[j]) for e in each], host(one).dtype)
         assert host(one).tobytes() == want.tobytes(), j
-    assert runs is None
     if n:
         kept = tp.vmap(plan, (0, 0, None), out_axes=(0, 0, None, 0, 0))(x, y, s)
         assert kept[2].shape == () and kept[2].item() == 1.5
+
+
+def test_what_a_scalar_plan_hands_on():
+    w = tp.tensor(3.0)
+    plan = tp.freeze(lambda x, y: (x, x + 0.0, w, w * 2.0, y.detach(), x), tp.tensor(1.0), tp.tensor(2.0))
+    assert plan.is_scalar
+    got = tp.vmap(plan)(tp.arange(0.0, 3.0), tp.ones(3))
+    assert [y.tolist() for y in got] == [[0.0, 1.0, 2.0]] * 2 + [[3.0] * 3, [6.0] * 3, [1.0] * 3, [0.0, 1.0, 2.0]]
+    got[0].assign(tp.zeros(3))
+    assert got[1].tolist() == got[5].tolist() == [0.0, 1.0, 2.0]
 
 
 def test_a_scalar_plan_with_gradients_over_many():
@@ -525,6 +533,16 @@ def test_a_mapped_plan_that_is_differentiated_or_recorded():
     assert tape.gradient(y, x).shape == (5,)
 
 
+def test_a_plan_that_was_read_from_a_file_or_a_text(tmp_path):
+    w = t(6, 4, seed=3)
+    for f, shape in ((lambda x: tp.sin(x) * x, ()), (lambda x: tp.tanh(w @ x), (4,))):
+        plan, x = tp.freeze(f, t(*shape)), t(50, *shape)
+        plan.save(tmp_path / "plan")
+        near(tp.vmap(tp.load_plan(tmp_path / "plan"))(x), tp.vmap(f)(x))
+    (y,) = tp.vmap(tp.parse_plan(str(tp.freeze(lambda x: tp.sin(x) * x, t()))))(t(50))
+    near(y, np.sin(host(t(50))) * host(t(50)))
+
+
 def test_bad_calls_of_mapped_plans():
     plan = tp.freeze(lambda x, n: x * n, tp.tensor(1.0), 2)
     with pytest.raises(tp.PlanError, match=r"argument 0 is float32\[2\].*float32\[\]"):
@@ -534,3 +552,71 @@ def test_bad_calls_of_mapped_plans():
     branch = tp.freeze(lambda x: x * 2.0 if x > 0 else x, tp.tensor(1.0))
     with pytest.raises(tp.TapeError, match=r"Python looked.*test_vmap.py:\d+"):
         tp.vmap(branch)(tp.ones(3))
+
+
+# ---- calls with rules of their own ----
+
+
+def cut(limit):
+    """The identity, whose gradient is clipped: no derivative of the identity."""
+
+    @tp.custom_vjp
+    def f(x):
+        return x
+
+    f.defvjp(lambda x: (x, None), lambda residuals, g: (tp.clip(g, -limit, limit),))
+    return f
+
+
+@tp.custom_vjp
+def scaled(x, w, k):
+    return {"y": x * w * k, "k": k}
+
+
+scaled.defvjp(
+    lambda x, w, k: ({"y": x * w * k, "k": k}, (x, w * k, None)),
+    lambda kept, g: (g["y"] * kept[1] * 10.0, (g["y"] * kept[0]).sum() * 100.0, None),
+)
+
+
+def test_the_rule_of_a_call_holds_over_a_batch():
+    f, x = cut(1.0), t(N, 4, low=-3.0, high=3.0)
+    total = lambda x: (f(x) ** 2).sum()  # noqa: E731
+    want = np.clip(2 * host(x), -1.0, 1.0)
+    near(tp.grad(lambda x: tp.vmap(total)(x).sum())(x), want)
+    near(tp.vmap(tp.grad(total))(x), want)
+    near(tp.grad(lambda x: tp.vmap(tp.vmap(lambda v: f(v) ** 2))(x).sum())(x), want)
+    near(tp.vmap(total)(x), (host(x) ** 2).sum(axis=1))
+
+
+def test_the_rule_of_a_call_with_arguments_that_are_not_mapped():
+    x, w = t(N, 4), tp.tensor(0.5, dtype="float64")
+    f = lambda x, w: scaled(x, w, 3)["y"].sum()  # noqa: E731
+    gx, gw = tp.grad(lambda x, w: tp.vmap(f, (0, None))(x, w).sum(), argnums=(0, 1))(x, w)
+    near(gx, np.full((N, 4), 15.0))
+    near(gw, np.array(100.0 * host(x).sum()))
+    each = tp.vmap(tp.grad(f, argnums=(0, 1)), (0, None))(x, w)
+    near(each[0], np.full((N, 4), 15.0))
+    near(each[1], 100.0 * host(x).sum(axis=1))
+
+
+def test_the_rule_of_a_call_holds_through_plans():
+    f, x = cut(1.0), t(4, low=-3.0, high=3.0)
+    total = lambda x: (f(x * 1.0) ** 2).sum()  # noqa: E731
+    want = np.clip(2 * host(x), -1.0, 1.0)
+    plan = tp.freeze(total, x)
+    near(tp.grad(plan)(x), want)
+    near(tp.grad(tp.freeze(lambda x: plan(x) * 1.0, x))(x), want)
+    near(tp.grad(lambda x: tp.vmap(plan)(x).sum())(tp.stack([x, -x])), np.stack([want, -want]))
+    near(tp.freeze(tp.grad(total), x)(x), want)
+    with pytest.raises(tp.PlanError, match="is code"):
+        tp.freeze(total, x, differentiable=True).save("nowhere")
+
+
+def test_forward_mode_over_a_batch():
+    x = t(N, 4)
+    f = lambda x: tp.sin(x) * x.sum()  # noqa: E731
+    value, tangent = tp.jvp(tp.vmap(f), (x,), (tp.ones_like(x),))
+    near(value, np.sin(host(x)) * host(x).sum(axis=1, keepdims=True))
+    near(tangent, np.cos(host(x)) * host(x).sum(axis=1, keepdims=True) + 4 * np.sin(host(x)))
+    near(tp.vmap(lambda x: tp.jvp(f, (x,), (tp.ones_like(x),))[1])(x), tangent)

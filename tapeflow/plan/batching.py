@@ -288,7 +288,7 @@ def results(structure: Any, outputs: list[Tensor], batched: list[bool], n: int, 
 def _plan_of(f: Any, arguments: Arguments) -> Plan | None:
     """The plan to replay, where f is a plan, or a tp.function with one path for single values like these."""
     if isinstance(f, Plan):
-        return f if f.can_be_noted else None
+        return f
     return arguments.call(f.plan_for, arguments.examples) if isinstance(f, Function) else None
 
 
@@ -302,7 +302,8 @@ def replayed(plan: Plan, arguments: Arguments, out_axes: Any) -> Any:
     batched = plan.depends(tuple(each))
     if plan.is_scalar:
         outputs = plan._over(inputs, each, arguments.n)
-        outputs = [y if b or not arguments.n else y[0] for y, b in zip(outputs, batched, strict=True)]
+        # (one that is returned twice is two tensors)
+        outputs = [_core.unlinked(y) if b or not arguments.n else y[0] for y, b in zip(outputs, batched, strict=True)]
         batched = [b or not arguments.n for b in batched]
     else:
         outputs = _in_blocks(plan, inputs, tuple(each), batched, arguments.n)
@@ -347,12 +348,11 @@ def _block_plan(plan: Plan, inputs: list[Tensor], each: tuple[bool, ...], size: 
     key = (each, size)
     found: Plan | None = plan.mapped.get(key)
     if found is None:
-        noted = plan.noted()
         examples = [x[:size] if mapped else x for x, mapped in zip(inputs, each, strict=True)]
 
         def run(*xs: Tensor) -> list[Tensor]:
-            batcher = Batcher(noted, size)
-            batcher.batched = {k for k, mapped in zip(noted.inputs, each, strict=True) if mapped}
+            batcher = Batcher(plan._ir, size)
+            batcher.batched = {k for k, mapped in zip(plan._ir.inputs, each, strict=True) if mapped}
             return batcher.run(xs)
 
         found = freeze(run, *examples)
