@@ -17,7 +17,7 @@ from tapeflow._core import Tensor
 from tapeflow.errors import DTypeError, ShapeError, TapeError
 from tapeflow.plan.batch_rules import Call, Operand, batch
 from tapeflow.plan.functions import Function
-from tapeflow.plan.interpret import Interpreter
+from tapeflow.plan.interpret import Interpreter, is_followed
 from tapeflow.plan.ir import ACCUMULATE, IR, RANDOM, Instr
 from tapeflow.plan.mapped_rules import MappedRule
 from tapeflow.plan.plans import Plan, freeze
@@ -61,7 +61,7 @@ class Batcher(Interpreter):
         if not any(k in self.batched for k in numbers):
             return super().calls_rule(region)
         xs = [self.value(k) for k in numbers]
-        if not any(x.requires_grad for x in xs):
+        if not is_followed(xs):
             return False
         axes = [0 if k in self.batched else None for k in numbers]
         found = iter(MappedRule(region, xs, axes).mapped(*xs))

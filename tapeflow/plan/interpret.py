@@ -20,6 +20,11 @@ IDENTITY, NONZERO = CODES["identity"], CODES["nonzero"]
 DETACHED, PLACED = (1,), (2,)  # params of an identity that is more (core/program.pxi)
 
 
+def is_followed(xs: Sequence[Tensor]) -> bool:
+    """Would somebody miss the rule of a call with these tensors, were only its notes run?"""
+    return _core.is_recording() or any(x.requires_grad for x in xs)
+
+
 class Interpreter:
     """One run of a program as it was noted, before any pass. Bits and gradients are those of the function it is of."""
 
@@ -104,7 +109,7 @@ class Interpreter:
         """Call the function itself where its rule may be wanted."""
         structure, leaves = region.arguments
         xs = [self.value(x[0]) for x in leaves if type(x) is list]
-        if not any(x.requires_grad for x in xs):
+        if not is_followed(xs):
             return False
         given = iter(xs)
         value = region.rule(*unflatten(structure, [next(given) if type(x) is list else x for x in leaves]))
