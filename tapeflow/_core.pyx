@@ -31,6 +31,7 @@ import numpy
 
 from tapeflow import _blas, errors
 from tapeflow import _draws as draws
+from tapeflow import _epoch as epoch
 
 include "optable.pxi"
 

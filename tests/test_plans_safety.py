@@ -90,6 +90,54 @@ def test_grad_mode_and_default_dtype_have_plans_of_their_own():
     assert len(make.plans) == 2
 
 
+def test_a_leaf_that_is_frozen_and_thawed():
+    w, x = tp.tensor([1.0, 2.0], requires_grad=True), tp.tensor([3.0, 4.0])
+    f = tp.function(lambda x: x * w)
+    for flag in (True, False, True, False):
+        w.requires_grad_(flag)
+        for _ in range(3):
+            y = f(x)
+            assert y.requires_grad == flag
+            assert y.tolist() == [3.0, 8.0]
+    assert len(f.plans) == 1  # of the frozen leaf; the other case runs eagerly
+
+    def step(x):
+        loss = tp.sum((x * w + v) ** 2)
+        loss.backward()
+        return loss
+
+    v = tp.ones(2, requires_grad=True)
+    g = tp.function(step)
+    for flag in (True, False, True, False):
+        w.requires_grad_(flag)
+        for _ in range(2):
+            v.grad = w.grad = None
+            g(x)
+            assert v.grad.tolist() == [8.0, 18.0]
+            assert (w.grad is None) if not flag else w.grad.tolist() == [24.0, 72.0]
+    assert len(g.plans) == 2
+    w.requires_grad_(True)
+    plan = tp.freeze(step, x)
+    w.requires_grad_(False)
+    with pytest.raises(tp.PlanError, match="required grad when the plan was recorded and does not now"):
+        plan(x)
+    w.requires_grad_(True)
+    v.grad = w.grad = None
+    plan(x)
+    assert w.grad.tolist() == [24.0, 72.0]
+
+
+def test_plans_do_not_hold_their_examples():
+    before = _core.pool_info()["in_use"]
+    x = tp.ones(1_000_000)
+    plan = tp.freeze(lambda a: tp.sum(a[:10] * 2), x)
+    f = tp.function(lambda a: tp.sum(a[:10] * 2))
+    f(x)
+    del x
+    assert _core.pool_info()["in_use"] - before < 100_000
+    assert len(f.plans) == 1 and plan.nbytes < 100_000
+
+
 def test_a_churning_mode_is_named():
     layer = tp.nn.Dropout(0.5, generator=tp.random.Generator(1))
     x = tp.ones(3)

@@ -805,10 +805,14 @@ cdef class Runner:
     """What calls a plan: the way from its arguments to a run that is nothing but C where they are plain tensors."""
     cdef list idle               # Executables that no run uses now
     cdef int n_inputs
+    cdef int64_t flags_seen      # flags_moved when the captured tensors' requires_grad was last compared
     cdef int plain               # 1: tensors in order, one tensor as result; 2: tensors in order; 0: neither
 
     cdef list replay(self, object inputs, list targets):
         """The outputs of a run, which has an arena of its own; written into targets where there are some."""
+        if self.flags_seen != flags_moved:
+            self._check_flags()
+            self.flags_seen = flags_moved
         if is_followed(inputs):
             return self._followed(inputs)
         if not thread_state().flags & T_NAN:
@@ -839,7 +843,7 @@ cdef class Runner:
 
     def _prepare(self, executable, int n_inputs, int plain):
         """The first executable, and which arguments need no other look."""
-        self.idle, self.n_inputs, self.plain = [executable], n_inputs, plain
+        self.idle, self.n_inputs, self.plain, self.flags_seen = [executable], n_inputs, plain, flags_moved
 
     def _over(self, inputs, each, n):
         """The outputs of n runs; see Executable.run_over."""

@@ -160,8 +160,11 @@ cdef class Program:
             k = self.number(v, V_TENSOR, value_share(v))
             self.objects[k] = t
             self.tensors[id(t)] = k
+            if t.token == 0:
+                t.token = epoch.new_token()
             return k
-        if v.program != MADE_INSIDE:
+        # (what an older program has numbered and no tensor holds any more cannot change)
+        if v.program != MADE_INSIDE and not (v.tensor == NULL and 0 < v.program < self.serial):
             self.spoil(f"a value {describe(v)} was computed in a way that cannot be replayed")
         elif v.tensor != NULL:
             for first, end in self.pauses:
@@ -389,7 +392,7 @@ cdef class Program:
         self.let_go()
 
     cdef int close(self) except -1:
-        """Nothing is noted any more: let go of the values of tensors from outside, or do so in unmark."""
+        """Nothing is noted any more: let go of what arguments and tensors from outside held, or do so in unmark."""
         self.finish_last()
         self.kept.clear()
         return 0 if self.nested else self.let_go()
@@ -398,7 +401,7 @@ cdef class Program:
         cdef int64_t i
         cdef Value *v
         for i in range(self.n_values):
-            if self.kinds[i] == V_TENSOR or self.kinds[i] == V_GRAD:
+            if V_INPUT <= self.kinds[i] <= V_GRAD:
                 v = value_meta(self.values[i])
                 value_release(self.values[i])
                 self.values[i] = v

@@ -334,6 +334,18 @@ cdef int set_grad(Tensor t, object grad) except -1:
     return 0
 
 
+cdef int64_t flags_moved = 0     # how often requires_grad of a tensor that a recording had read was changed
+
+
+cdef int flag_moved(Tensor t) except -1:
+    """t's requires_grad has changed: recordings that read t as it was are for another case."""
+    global flags_moved
+    if t.token:
+        flags_moved += 1
+        epoch.switch(t.token)
+    return 0
+
+
 cdef object operator2(int op, object a, object b):
     if is_operand(a) and is_operand(b):
         return call2(op, a, b)
@@ -352,6 +364,7 @@ cdef class Tensor:
     cdef Entry *node             # its place on the tape; NULL: a constant
     cdef object _grad
     cdef int64_t born            # program_clock when it was made
+    cdef uint64_t token          # 0, or what stands for its requires_grad among the modes that recordings depend on
     cdef object __weakref__
 
     def __init__(self, *args, **kwargs):
@@ -466,6 +479,7 @@ cdef class Tensor:
                                         "grad. Use float32 or float64.")
             leave(self)
             self.node = leaf_new(ts, <PyObject *>self)
+            flag_moved(self)
         else:
             if not self.node.flags & E_LEAF:
                 raise errors.TapeError("[requires_grad_] only a leaf can stop requiring grad; "

@@ -50,6 +50,7 @@ class Plan(_core.Runner):
         _passes.run(ir, self.passes)
         self._ir = ir
         self._tensors = ir.tensors()
+        self._flags = [(t, t.requires_grad) for t in self._tensors.values()]
         self._nodes, self._views = _schedule.schedule(ir, "fuse" in self.passes)
         self._layout = _schedule.place(ir, self._nodes, self._views, plan_memory)
         self._inputs = [ir.values[k] for k in ir.inputs]
@@ -61,6 +62,16 @@ class Plan(_core.Runner):
         return _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes()).link()
 
     # ---- calling
+
+    def _check_flags(self) -> None:
+        """Whether captured tensors require grad decides what was recorded."""
+        for t, flag in self._flags:
+            if t.requires_grad != flag:
+                was, now = ("required", "does not") if flag else ("did not require", "does")
+                raise PlanError(
+                    f"[plan] a captured tensor {t.dtype}{list(t.shape)} {was} grad when the plan was recorded and {now} "
+                    "now. Freeze it again, or use tp.function, which keeps both."
+                )
 
     def _followed(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of a run that a recording, or a gradient, is to notice op by op."""
