@@ -105,7 +105,10 @@ def capture(
                     finally:
                         if not done:
                             program.restore()
-        program.before.clear()  # the program may live on, and need not hold what was there before its run
+        # the program may live on, and need not hold what was there before its run, or what it was run with
+        program.before.clear()
+        for k in range(inputs):
+            program.objects.pop(k, None)
         return run
 
 
@@ -240,7 +243,7 @@ def build(
         instrs = merged + instrs[done:]
     return IR(
         values,
-        dict(program.objects),
+        {k: x for k, x in program.objects.items() if values[k].kind != INPUT},
         instrs,
         inputs,
         outputs,
