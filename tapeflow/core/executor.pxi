@@ -282,10 +282,12 @@ cdef class Executable:
 
     # ---- running
 
-    cdef int bind_value(self, int k, Value *v, str what) except -1:
-        """Slot k reads v, packed where it is strided; a share is held: without the GIL its tensor may be written."""
+    cdef int bind_value(self, int k, Value *v, int argument) except -1:
+        """Slot k reads v, of an argument or a captured tensor (-1), packed where it is strided; a share is held:
+        without the GIL its tensor may be written."""
         cdef Slot_ *s = &self.slots[k]
         if v.dtype != s.v.dtype or not same_shape(v, s.v):
+            what = "a captured tensor" if argument < 0 else f"argument {argument}"
             raise errors.PlanError(f"[plan] {what} is {describe(v)}, and the plan was frozen for {describe(s.v)}. "
                                    "Freeze it again for the new shape or dtype.")
         s.held = value_contiguous(v)
@@ -367,7 +369,7 @@ cdef class Executable:
         cdef Value *v
         for i in range(self.n_inputs):
             t = args[i]
-            self.bind_value(self.inputs[i], t.v, "an argument")
+            self.bind_value(self.inputs[i], t.v, i)
             if writes:
                 self.check_alias(t)
         self.bind_outside()
@@ -444,7 +446,7 @@ cdef class Executable:
                 if t is None:
                     self.slots[k].v.data = NULL
                     continue
-            self.bind_value(k, t.v, "a captured tensor")
+            self.bind_value(k, t.v, -1)
         return 0
 
     def run_over(self, args, each, int64_t n):
@@ -881,10 +883,11 @@ cdef class Bound:
         for t in self.targets:
             check_write(t, "plan")
         if is_followed(self.inputs):
-            for t, y in zip(self.targets, self.plan.replay(self.inputs, None)):
+            for t in self.targets:
                 if t.v.buf.foreign:
                     raise errors.PlanError("[plan] what happens is recorded, and a recording cannot write to an array "
                                            "of another library. Give tensors as out, or inputs that require no grad.")
+            for t, y in zip(self.targets, self.plan.replay(self.inputs, None)):
                 t.assign(y)
         else:
             self.plan.replay(self.inputs, self.targets)

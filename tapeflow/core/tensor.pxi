@@ -479,12 +479,12 @@ cdef class Tensor:
                                         "grad. Use float32 or float64.")
             leave(self)
             self.node = leaf_new(ts, <PyObject *>self)
-            flag_moved(self)
         else:
             if not self.node.flags & E_LEAF:
                 raise errors.TapeError("[requires_grad_] only a leaf can stop requiring grad; "
                                        "this tensor was computed. Use .detach().")
             leave(self)
+        flag_moved(self)
         return self
 
     def backward(self, gradient=None, bint retain_graph=False, bint create_graph=False):

@@ -69,8 +69,8 @@ class Plan(_core.Runner):
             if t.requires_grad != flag:
                 was, now = ("required", "does not") if flag else ("did not require", "does")
                 raise PlanError(
-                    f"[plan] a captured tensor {t.dtype}{list(t.shape)} {was} grad when the plan was recorded and {now} "
-                    "now. Freeze it again, or use tp.function, which keeps both."
+                    f"[plan] a captured tensor {t.dtype}{list(t.shape)} {was} grad when the plan was recorded and "
+                    f"{now} now. Freeze it again, or use tp.function, which keeps both."
                 )
 
     def _followed(self, inputs: Sequence[Tensor]) -> list[Tensor]:
