@@ -45,9 +45,23 @@ def _build(structure: Any, leaves: Any) -> Any:
         return next(leaves)
     kind, parts = structure
     if issubclass(kind, dict):
-        return kind((key, _build(part, leaves)) for key, part in parts)
-    items = [_build(part, leaves) for part in parts]
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+        return contained(kind, [(key, _build(part, leaves)) for key, part in parts])
+    return contained(kind, [_build(part, leaves) for part in parts])
+
+
+def contained(kind: Any, items: list[Any]) -> Any:
+    """A container of this class with these items, of a dict pairs; what its constructor takes is its own affair (a
+    named tuple, a defaultdict, a Counter)."""
+    if kind is tuple or kind is list or kind is dict:
+        return kind(items)
+    if issubclass(kind, tuple):
+        return tuple.__new__(kind, items)
+    made = kind.__new__(kind)
+    if issubclass(kind, dict):
+        made.update(dict(items))
+    else:
+        list.extend(made, items)
+    return made
 
 
 def under(mode: Any, f: Callable[..., Any]) -> Callable[..., Any]:

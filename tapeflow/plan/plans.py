@@ -11,15 +11,15 @@ import numpy as np
 
 from tapeflow import _core, _creation, random
 from tapeflow._core import Tensor
-from tapeflow.errors import PlanError
+from tapeflow.errors import PlanError, TapeError
 from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
 from tapeflow.plan.interpret import Interpreter
 from tapeflow.plan.ir import CONST, DTYPES, INPUT, IR, MADE, RANDOM
 from tapeflow.plan.profile import Profile, flops_of, profile
-from tapeflow.plan.record import Recording, as_input, build, record
+from tapeflow.plan.record import Recording, as_input, build, is_read_in_place, record
 from tapeflow.random import Generator
-from tapeflow.transforms import flatten
+from tapeflow.transforms import contained, flatten, leaves_as
 
 
 class Plan(_core.Runner):
@@ -138,7 +138,7 @@ class Plan(_core.Runner):
             return [as_input(x) for x in args]
         leaves, structure = flatten((args, kwargs))
         if structure != r.arguments:
-            raise PlanError("[plan] the arguments have another structure than those that the plan was frozen with.")
+            leaves = _leaves_as(r.arguments, (args, kwargs), "arguments (args, kwargs)")
         for i, wanted in r.static.items():
             if type(leaves[i]) is not type(wanted) or leaves[i] != wanted:
                 raise PlanError(
@@ -158,7 +158,8 @@ class Plan(_core.Runner):
         return as_input(x)
 
     def run(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
-        """Replay and write the results into tensors or arrays of yours: out, in the structure of the result."""
+        """Replay and write the results into tensors or arrays of yours: out, in the structure of the result, or a
+        plain list of them in its order."""
         return self.bind(*args, out=out, **kwargs)()
 
     def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> Callable[[], Any]:
@@ -175,15 +176,31 @@ class Plan(_core.Runner):
         >>> float(bound())
         42.0
         """
+        for x in flatten((args, kwargs))[0]:
+            if isinstance(x, np.ndarray) and not is_read_in_place(x):
+                raise PlanError(
+                    f"[plan.bind] an array {x.dtype}{list(x.shape)} cannot be read in place: it is not aligned, not in "
+                    "native byte order, or of bools other than 0 and 1. Bind a copy of it, or call the plan with it."
+                )
         inputs = self._bound(args, kwargs)
         return _core.Bound(self, inputs, None if out is None else self._targets(out), out)
+
+    def _out_leaves(self, out: Any) -> list[Any]:
+        """The leaves of out, in the structure of the result or a plain list, in the order of the outputs."""
+        r = self._recording
+        count = len(self._ir.outputs)
+        leaves, structure = flatten(out)
+        if len(leaves) != count and (r is None or len(leaves) != len(r.leaves)):
+            raise PlanError(f"[plan] out has {len(leaves)} leaves, and the plan has {count} results.")
+        listed = isinstance(out, (tuple, list)) and len(leaves) == len(out) == count
+        if r is None or listed:
+            return leaves
+        return _results_among(leaves if structure == r.result else _leaves_as(r.result, out, "out"), r)
 
     def _targets(self, out: Any) -> list[Tensor]:
         """The leaves of out, checked; an array as a tensor over its memory."""
         ir = self._ir
-        leaves = flatten(out)[0]
-        if len(leaves) != len(ir.outputs):
-            raise PlanError(f"[plan] out has {len(leaves)} leaves, and the plan has {len(ir.outputs)} results.")
+        leaves = self._out_leaves(out)
         targets = []
         for x, k in zip(leaves, ir.outputs, strict=True):
             result = ir.values[k]
@@ -355,6 +372,19 @@ class Plan(_core.Runner):
         return f"<Plan {self.name}: {len(self._ir.instrs)} instructions, {self.nbytes:,} bytes>"
 
 
+def _leaves_as(structure: Any, tree: Any, what: str) -> list[Any]:
+    """The leaves of tree in the order of this structure, which it must have."""
+    try:
+        return leaves_as(structure, tree, "plan", what)
+    except TapeError as error:
+        raise PlanError(f"{error} That is how it was when the plan was frozen.") from None
+
+
+def _results_among(leaves: list[Any], r: Recording) -> list[Any]:
+    """Without what is in the place of what is no tensor in the result, which may be anything."""
+    return [x for x, result in zip(leaves, r.leaves, strict=True) if type(result) is list]
+
+
 def _assembler(structure: Any, leaves: Iterator[Any]) -> Callable[[list[Tensor]], Any]:
     """A function that puts outputs into a structure; a leaf is the place of an output, in a list, or a constant."""
     if structure is None:
@@ -366,10 +396,10 @@ def _assembler(structure: Any, leaves: Iterator[Any]) -> Callable[[list[Tensor]]
     kind, parts = structure
     if issubclass(kind, dict):
         items = [(key, _assembler(part, leaves)) for key, part in parts]
-        return lambda outputs: kind([(key, make(outputs)) for key, make in items])
+        return lambda outputs: contained(kind, [(key, make(outputs)) for key, make in items])
     makers = [_assembler(part, leaves) for part in parts]
-    if hasattr(kind, "_fields"):
-        return lambda outputs: kind(*[make(outputs) for make in makers])
+    if kind is not tuple and kind is not list:
+        return lambda outputs: contained(kind, [make(outputs) for make in makers])
     return lambda outputs: kind([make(outputs) for make in makers])
 
 

@@ -6,7 +6,7 @@ import functools
 import gc
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from tapeflow._core import Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan.ir import GRAD_GUARD, GUARD, INPUT, IR, Instr, Value
 from tapeflow.transforms import flatten, unflatten
+
+if TYPE_CHECKING:
+    from tapeflow._arguments import Host
 
 _STATIC = (bool, int, str, bytes, type(None), type(Ellipsis))
 
@@ -50,12 +53,19 @@ class Captured:
 
 
 def as_input(x: Any) -> Tensor:
-    """An argument as a tensor; arrays are looked at, not copied."""
+    """An argument as a tensor; arrays are looked at, and copied only where that cannot be."""
     if isinstance(x, Tensor):
         return x
     if isinstance(x, np.ndarray):
-        return _core.asarray(x, copy=False) if x.flags.writeable or not x.size else _core.asarray(x)
+        return _core.asarray(x, copy=False) if is_read_in_place(x) else _core.asarray(x)
     return _core.from_number(x, "float64", "plan") if type(x) is float else _core.asarray(x)
+
+
+def is_read_in_place(x: Host) -> bool:
+    """Whether a tensor over the memory of an array means what the array does."""
+    if not (x.flags.aligned and x.dtype.isnative):
+        return False
+    return x.dtype != np.bool_ or not (x.view(np.uint8) > 1).any()
 
 
 def capture(
