@@ -11,6 +11,7 @@ import numpy as np
 
 from tapeflow import _core, _creation, random
 from tapeflow._core import Tensor
+from tapeflow.custom import custom_vjp
 from tapeflow.errors import PlanError, TapeError
 from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
@@ -20,6 +21,11 @@ from tapeflow.plan.profile import Profile, flops_of, profile
 from tapeflow.plan.record import Recording, as_input, build, is_read_in_place, record
 from tapeflow.random import Generator
 from tapeflow.transforms import contained, flatten, leaves_as
+
+_NO_GRADIENT = (
+    "[plan] the plan cannot be differentiated: it was read from a file or a text without what that takes. "
+    "Freeze it with differentiable=True before it is saved, or call it on x.detach()."
+)
 
 
 class Plan(_core.Runner):
@@ -77,14 +83,30 @@ class Plan(_core.Runner):
         """The outputs of a run that a recording, or a gradient, is to notice op by op."""
         if not self.can_be_noted:
             if not any(x.requires_grad for x in inputs):
-                with _core.no_grad(), _core.aside():
-                    return self._replay(inputs)
-            raise PlanError(
-                "[plan] the plan cannot be differentiated: it was read from a file or a text without what that takes. "
-                "Freeze it with differentiable=True before it is saved, or call it on x.detach()."
-            )
+                return self._noted_as_it_is(inputs)
+            raise PlanError(_NO_GRADIENT)
         self.check(inputs)
         return Interpreter(self.noted()).run(inputs)
+
+    def _noted_as_it_is(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a run, of what the passes left, that a recording notices; who differentiates it is refused."""
+        self.check(inputs)
+
+        def run(*xs: Tensor) -> list[Tensor]:
+            with _core.no_grad():
+                return Interpreter(self._ir).run(xs)
+
+        def refused(*xs: Any) -> Any:
+            raise PlanError(_NO_GRADIENT)
+
+        if self._ir.states or self._ir.grads:  # which a rule has no place for
+            return run(*inputs)
+        rule = custom_vjp(run)
+        rule.defvjp(refused, refused)
+        rule.defjvp(refused)
+        rule.name = self.name
+        outputs: list[Tensor] = rule(*inputs)
+        return outputs
 
     def check(self, inputs: Sequence[Tensor]) -> None:
         """Are these of the shapes and dtypes that the plan was frozen for?"""
