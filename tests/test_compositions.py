@@ -128,3 +128,39 @@ def test_hooks_and_retain_grad_at_each_level():
     with tp.Tape() as tape:
         w = (x * x).sum()
     assert tape.gradient(w, x).tolist() == (2 * X).tolist()
+
+
+def halving(a):
+    y = a * a
+    if y.requires_grad:
+        y.register_hook(lambda g: 0.5 * g)
+        y.register_hook(lambda g: None)
+        y.register_hook(lambda g: 1 / 0).remove()
+    return y
+
+
+def test_hooks_of_recorded_programs():
+    x = tp.tensor([[1.0, -2.0, 3.0], [0.5, 4.0, -1.0]])
+    want = x.numpy()  # half of 2 x
+    plan = tp.freeze(lambda x: tp.sum(halving(x)), tp.ones((2, 3), requires_grad=True))
+    for f in (
+        lambda x: tp.sum(halving(x)),
+        lambda x: tp.sum(tp.vmap(halving)(x)),
+        lambda x: tp.sum(tp.vmap(tp.vmap(halving))(x)),
+        lambda x: tp.sum(tp.vmap(lambda a: halving(a) + 0 * x[0])(x)),
+        lambda x: plan(x),
+        tp.checkpoint(lambda x: tp.sum(halving(x))),
+    ):
+        np.testing.assert_array_equal(tp.grad(f)(x).numpy(), want)
+        np.testing.assert_array_equal(tp.function(tp.grad(f))(x).numpy(), want)
+
+    def of_an_argument(a):
+        if a.requires_grad:
+            a.register_hook(lambda g: 3 * g)
+        return a * 2
+
+    for _ in range(2):  # nothing stays on x
+        np.testing.assert_array_equal(tp.grad(lambda x: tp.sum(tp.vmap(of_an_argument)(x)))(x).numpy(), 6 + 0 * want)
+    with pytest.raises(tp.PlanError, match="a hook"):
+        example = tp.ones(2, requires_grad=True)
+        tp.freeze(lambda x: tp.sum(halving(x)), example, differentiable=True).save("nowhere")

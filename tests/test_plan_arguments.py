@@ -1,5 +1,7 @@
 """What plans are given: examples that they do not keep, arrays in odd layouts, results to write to."""
 
+import numpy as np
+import pytest
 from helpers import assert_same
 
 import tapeflow as tp

@@ -72,6 +72,7 @@ cdef class Program:
     cdef dict places             # (id of a generator, seed, number of a draw) -> its stretch and place in it
     cdef readonly list looks     # (note, kind, number, what was seen, line)
     cdef readonly list problems  # why this program cannot be frozen: (text, line)
+    cdef readonly list hooks     # (number of a value, [what register_hook was given for it, if it is there still])
     cdef readonly list regions   # calls with rules of their own (tapeflow/custom.py)
     cdef readonly list repeats   # (first, end) of the notes of what was computed again
     cdef readonly list lines     # (file, line, function)
@@ -89,7 +90,7 @@ cdef class Program:
         self.objects, self.tensors, self.grads_read, self.states, self.grads = {}, {}, {}, {}, {}
         self.looks, self.problems, self.lines, self.line_numbers, self.pauses = [], [], [], {}, []
         self.generators, self.before, self.starts, self.places = [], [], {}, {}
-        self.regions, self.repeats = [], []
+        self.hooks, self.regions, self.repeats = [], [], []
         self.line_now = -1
 
     def __dealloc__(self):
@@ -178,6 +179,13 @@ cdef class Program:
         """v, computed before this program, is a constant to it; node: its place, for those who differentiate."""
         if v.program != self.serial:
             self.objects[self.number(v, V_CONST, value_share(v))] = with_node(v, node)
+        return 0
+
+    cdef int hooked(self, Value *v, list hook) except -1:
+        """A hook on a value that was made in here; on a tensor from outside it stays where it is."""
+        cdef int64_t k = self.see(v)
+        if self.kinds[k] == V_NOTE or self.kinds[k] == V_INPUT:
+            self.hooks.append((k, hook))
         return 0
 
     cdef int spoil(self, str text) except -1:

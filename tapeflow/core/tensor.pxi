@@ -529,6 +529,7 @@ cdef class Tensor:
         Returns a handle whose remove() undoes it.
         """
         cdef list hooks
+        cdef Program program
         if self.node == NULL or not self.node.flags & E_GRAD:
             raise errors.TapeError("[register_hook] the tensor does not require grad: no gradient will arrive.")
         if not callable(fn):
@@ -541,6 +542,9 @@ cdef class Tensor:
         hook = [fn]  # registered twice, a function is two hooks
         hooks.append(hook)
         self.node.flags |= E_WATCHED
+        program = program_of(thread_state())
+        if program is not None:
+            program.hooked(self.v, hook)
         return _Hook(hooks, hook)
 
     def detach(self):
@@ -1059,6 +1063,7 @@ cdef class _Hook:
         for i in range(len(self.hooks)):
             if self.hooks[i] is self.hook:
                 del self.hooks[i]
+                self.hook.clear()  # for programs that know it
                 break
 
 

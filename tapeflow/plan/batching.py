@@ -70,6 +70,18 @@ class Batcher(Interpreter):
         self.batched.update(x[0] for x in leaves if type(x) is list)
         return True
 
+    def hook_of(self, k: int, fn: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        """Of the gradient of a whole batch, where it differs within it."""
+        if k not in self.batched:
+            return fn
+
+        def one(g: Tensor) -> tuple[Tensor, ...]:
+            found = fn(g)
+            return () if found is None else (found,)
+
+        over = vmap(one)
+        return lambda g: next(iter(over(g)), None)
+
     def call(self, instr: Instr) -> Call:
         values = self.ir.values
         operands = [Operand(self.value(k), values[k].shape, k in self.batched) for k in instr.ins]

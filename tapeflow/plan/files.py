@@ -31,6 +31,11 @@ def save(plan: Plan, path: str | os.PathLike[str]) -> None:
     """Write a plan with its constants and what is outside of it now: captured tensors, their .grad, generators. It is
     what the passes left of it, or, where it is to be differentiated, the program as it was noted."""
     ir = plan.noted() if plan.differentiable else plan._ir
+    if plan.differentiable and ir.hooks:
+        raise PlanError(
+            "[plan.save] a hook (register_hook) is code, which no file holds. Freeze the function without "
+            "differentiable=True."
+        )
     if plan.differentiable and ir.regions:
         raise PlanError(
             f"[plan.save] the rule of {ir.regions[0].rule.name} (tp.custom_vjp) is code, which no file holds. Freeze "

@@ -6,7 +6,7 @@ differentiated, and, with other rules, for programs over a batch (batching.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -57,6 +57,10 @@ class Interpreter:
             elif kind == TENSOR:
                 env[k] = _core.placed(x, x) if any(x is t for t, _ in ir.states) else x
         env.update(zip(ir.inputs, inputs, strict=True))
+        hooked = {k for k, _ in ir.hooks}
+        for k in hooked.intersection(ir.inputs):
+            env[k] = env[k].clone()  # the caller's tensor has no part in this
+            self.hook(k)
         ends = self._ends()
         graded = _core.is_grad_enabled()
         calls = self._calls() if graded else {}
@@ -72,6 +76,8 @@ class Interpreter:
                     self.step(instr)
             else:
                 self.step(instr)
+            if instr.out in hooked:
+                self.hook(instr.out)
             for k in ends.get(at, ()):
                 env.pop(k, None)
         outputs = self.outputs()
@@ -86,6 +92,16 @@ class Interpreter:
             shared = self.ir.values[k].kind != MADE or any(x is y for y in found)
             found.append(_core.placed(x, x) if shared else x)
         return found
+
+    def hook(self, k: int) -> None:
+        """The hooks of a value, for those who differentiate it."""
+        if k in self.env and self.env[k].requires_grad:
+            for number, fn in self.ir.hooks:
+                if number == k:
+                    self.env[k].register_hook(self.hook_of(k, fn))
+
+    def hook_of(self, k: int, fn: Callable[[Tensor], Any]) -> Callable[[Tensor], Any]:
+        return fn
 
     # ---- calls with rules of their own (tapeflow/custom.py)
 

@@ -82,6 +82,7 @@ class IR:
     grads: list[tuple[Tensor, int | None]]
     generators: list[list[Any]]
     lines: list[tuple[str, int, str]]
+    hooks: list[tuple[int, Any]] = field(default_factory=list)  # before passes: (value, function) of register_hook
     regions: list[Any] = field(default_factory=list)  # before passes: calls with rules (tapeflow/custom.py)
     counts: list[tuple[str, int]] = field(default_factory=list)  # of instructions, after each pass
     ungraded: set[int] = field(default_factory=set)  # values made outside of grad mode

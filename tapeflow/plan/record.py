@@ -261,6 +261,7 @@ def build(
         list(grads),
         [list(g) for g in program.generators],
         list(program.lines) or [("", 0, "")],
+        hooks=[(k, hook[0]) for k, hook in program.hooks if hook],
         regions=_regions(program, start, notes, instrs),
         ungraded=program.ungraded(start, stop),
     )
