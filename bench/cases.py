@@ -24,7 +24,7 @@ def _axes(name: str, one: str, matrix: str, rest: str = "") -> list[Call]:
 
 ELEMENTWISE: dict[str, list[Call]] = {
     **_each("x", "abs ceil cbrt cos exp exp2 expm1 floor isfinite isinf isnan negative positive round sign signbit"),
-    **_each("x", "sin sinh cosh tan tanh trunc square reciprocal atan asinh logical_not"),
+    **_each("x", "sin sinc sinh cosh tan tanh trunc square reciprocal atan asinh logical_not"),
     **_each("p", "log log1p log2 log10 sqrt"),
     **_each("u", "acos asin atanh"),
     **_each("g", "acosh"),
@@ -186,7 +186,7 @@ CASES: dict[str, list[Call]] = {
 WITHOUT_COUNTERPART = frozenset(
     """
     binary_cross_entropy_with_logits cross_entropy kl_div nll_loss layer_norm rms_norm dropout
-    elu gelu gelu_tanh leaky_relu lerp silu smul empty empty_like stop_gradient grad value_and_grad
+    elu gelu gelu_tanh leaky_relu lerp silu smul spherical_ratio empty empty_like stop_gradient grad value_and_grad
     vjp jvp hvp jacobian hessian checkpoint sparse_jacobian sparse_hessian
     device devices eager freeze function load_plan parse_plan get_default_dtype
     set_default_dtype get_num_threads set_num_threads is_grad_enabled vmap

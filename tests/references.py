@@ -38,6 +38,22 @@ def _polygamma(n, x):
     return mpmath.psi(int(n), x)
 
 
+def _sinc(x):
+    return NAN if abs(x) == INF else mpmath.sinpi(x) / (mpmath.pi * x) if x else 1
+
+
+def _spherical_ratio(n, x):
+    if abs(x) == INF or not 0 <= n <= 40 or n != int(n):
+        return NAN
+    with mpmath.workprec(1400 if abs(x) > 1e9 else 300):
+        z, before, y = mpmath.pi * x, mpmath.mpf(0), _sinc(x)
+        if abs(z) < n + 10:
+            return mpmath.hyp0f1(n + 1.5, -z * z / 4) / mpmath.fac2(2 * n + 1)
+        for k in range(int(n)):
+            before, y = y, ((2 * k + 1) * y - before) / z**2 if k else (y - mpmath.cospi(x)) / z**2
+        return y
+
+
 def _gelu(x):
     return (x if x > 0 else 0) if abs(x) > 50 else x * mpmath.erfc(-x / mpmath.sqrt(2)) / 2
 
@@ -49,6 +65,8 @@ EXACT = {  # by mpmath, one number at a time
     "lgamma": _lgamma,
     "digamma": lambda x: _polygamma(0, x),
     "polygamma": _polygamma,
+    "sinc": _sinc,
+    "spherical_ratio": _spherical_ratio,
     "gelu": _gelu,
 }
 
@@ -78,6 +96,8 @@ def forgiven(name, got, want, *arrays):
     with np.errstate(all="ignore"):
         if name == "logaddexp":
             unit = eps * np.abs(np.maximum(*arrays)).astype(float)
+        elif name == "spherical_ratio":
+            unit = eps / np.abs(np.pi * x) ** (arrays[0] + 1)
         else:
             unit = eps * np.maximum(np.maximum(1, np.abs(x)), np.abs(x * np.log(np.abs(x))))
             unit = np.where(x < 0, np.maximum(unit, eps * np.abs(want)), 0)
@@ -104,7 +124,19 @@ REFERENCE = {  # where NumPy's function of that name is not the meaning, or is m
     "lerp": lambda a, b, c: a + c * (b - a),
 }  # fmt: skip
 OWN_DTYPE = {"floor_divide", "remainder", "nextafter", "lerp"}  # computed by NumPy in the dtype itself
-ZERO_SIGN_FREE = {"sign", "relu", "maximum", "minimum", "clip", "smul", "where", "silu", "gelu", "polygamma"}
+ZERO_SIGN_FREE = {
+    "sign",
+    "relu",
+    "maximum",
+    "minimum",
+    "clip",
+    "smul",
+    "where",
+    "silu",
+    "gelu",
+    "polygamma",
+    "spherical_ratio",
+}
 
 
 def reference(name, *arrays):
@@ -141,7 +173,7 @@ def operands(name, shape, dtype, *key):
     for i, (d, (low, high)) in enumerate(zip(operand_dtypes(name, dtype), TABLE[name].domain, strict=True)):
         if dtype in INTS:
             low, high = (0, 5) if name == "pow" and i == 1 or low >= 0 else (low * 3, high * 3)
-        if name == "polygamma" and i == 0 and dtype in FLOATS:  # the order is a whole number
+        if name in ("polygamma", "spherical_ratio") and i == 0 and dtype in FLOATS:  # the order is a whole number
             made.append(rng.integers(0, 6, shape).astype(dtype))
             continue
         made.append(draw(rng, shape, d, low, high))
@@ -195,6 +227,7 @@ CANCELLING = {  # where a careless formula loses everything
     "erfc": lambda t: 3 + t,
     "erfinv": lambda t: 1 - abs(t),
     "lgamma": lambda t: 1 + t[::4],
+    "sinc": lambda t: 1 + t,
     "digamma": lambda t: 1.4616321449683623 + t[::4],
     "silu": lambda t: -20 + t,
     "gelu": lambda t: -5 + t[::4],

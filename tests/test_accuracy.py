@@ -263,3 +263,45 @@ def test_a_value_does_not_depend_on_its_neighbours(name, dtype):
         assert_same(np.concatenate(parts), together[: some.size], label=f"{name} in pieces of {size}")
     order = np.argsort(np.abs(x), kind="stable")
     assert_same(apply(name, x[order]), together[order], label=f"{name} sorted")
+
+
+@pytest.mark.parametrize("low, high", [(-9.0, 9.0), (-760.0, -700.0), (-120.0, 40.0)])
+def test_silu_in_dense_samples(low, high):
+    x = rng_for("silu", low).uniform(low, high, 400_000)
+    wide = x.astype(np.longdouble)
+    want = wide / (1 + np.exp(-wide))
+    near = want.astype(np.float64)
+    assert_close(apply("silu", x), near, (want - near).astype(np.float64), bound_of("silu"), "silu", x)
+
+
+def test_gelu_in_dense_samples():
+    x = rng_for("gelu").uniform(-38.0, 5.0, 12_000)
+    high, low = exact(lambda t: t * mpmath.erfc(-t / mpmath.sqrt(2)) / 2, x)
+    assert_close(apply("gelu", x), high, low, bound_of("gelu"), "gelu", x)
+
+
+def test_sinc_is_exact_where_it_can_be():
+    whole = np.array([0, -0.0, 1, -1, 2, 3, 1e5, 2.0**23 + 1, 2.0**53, 1e30])
+    assert tp.sinc(tp.tensor(whole)).tolist() == [1.0, 1.0] + [0.0] * 8
+    assert tp.sinc(tp.tensor(whole.astype(np.float32))).tolist() == [1.0, 1.0] + [0.0] * 8
+
+
+def derivatives(f, x, count):
+    """f and its first derivatives at a number."""
+    found = [f]
+    for _ in range(count):
+        found.append(tp.grad(found[-1]))
+    return [g(tp.tensor(x, dtype="float64")).item() for g in found]
+
+
+def test_pytorch_196703_every_derivative_of_sinc_at_0_and_near():
+    assert derivatives(lambda t: tp.sinc(2 * t), 0.0, 2) == pytest.approx([1, 0, -4 * np.pi**2 / 3], 1e-15)
+    taylor = [1, 0, -(np.pi**2) / 3, 0, np.pi**4 / 5, 0, -(np.pi**6) / 7]
+    assert derivatives(tp.sinc, 0.0, 6) == pytest.approx(taylor, 1e-14)
+    for x in (1e-300, -1e-9, 1e-5, 0.01, 0.3, -0.7, 1.0, 2.5, 30.25):
+        with mpmath.workprec(200):
+            want = [float(d) for d in mpmath.taylor(lambda t: mpmath.sincpi(t), mpmath.mpf(x), 4)]
+        want = [w * np.prod(range(1, k + 1)) for k, w in enumerate(want)]
+        got = derivatives(tp.sinc, x, 4)
+        for k in range(5):
+            assert got[k] == pytest.approx(want[k], 1e-12, 1e-13), (x, k)

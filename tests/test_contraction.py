@@ -409,3 +409,9 @@ def test_bad_calls(call, kind, message):
     with pytest.raises(kind, match=message) as error:
         call()
     assert isinstance(error.value, tp.TapeflowError)
+
+
+def test_dot_names_itself():
+    for a, b in (((2, 3), (2, 3)), ((3,), (4,)), ((2, 3), (4,)), ((3,), (4, 2))):
+        with pytest.raises(tp.errors.ShapeError, match=r"\[dot\] inner sizes differ"):
+            tp.dot(tp.zeros(a), tp.zeros(b))

@@ -482,6 +482,22 @@ def test_jax_6811_logsumexp_at_infinity_and_far_out(values, want, gradient):
         )
 
 
+@pytest.mark.parametrize(
+    "values, gradient",
+    [([INF, 1], [1, 0]), ([INF, INF, 3], [0.5, 0.5, 0]), ([-INF, INF], [0, 1]), ([1, INF, NAN], [NAN] * 3)],
+)
+def test_kink_logsumexp_of_infinity_sends_all_to_it(values, gradient):
+    """What the weights tend to; among several they are split evenly, as by max. The same bits in every form."""
+    for dtype in FLOATS:
+        x = tp.tensor(np.array([values, np.zeros_like(values)], dtype))
+        want = np.array([gradient, np.full(len(values), 1 / len(values))], dtype)
+        f = tp.grad(lambda t: tp.sum(tp.logsumexp(t, axis=1)))
+        with_graph = x.clone().detach().requires_grad_()
+        tp.sum(tp.logsumexp(with_graph, axis=1)).backward(create_graph=True)
+        for got in (f(x), with_graph.grad, tp.freeze(f, x)(x), tp.freeze(f, tp.zeros_like(x))(x)):
+            assert_same(got.detach(), want)
+
+
 def test_logsumexp_of_minus_infinity_at_order_two():
     (h,) = second(
         lambda t: tp.logsumexp(t, axis=1),

@@ -238,7 +238,7 @@ def dot(a, b, /):
     if x.v.ndim == 0 or y.v.ndim == 0:
         return call2(OP_MULTIPLY, x, y)
     if x.v.ndim <= 2 and y.v.ndim <= 2:
-        return matmul(x, y)
+        return product_of(x, y, b"dot")
     return _dot_plans.contract(xs, ())
 
 

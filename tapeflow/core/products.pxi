@@ -269,7 +269,6 @@ cdef Tensor op_matmul(Tensor a, Tensor b):
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
-    check_matmul(a.v, b.v)
     a, b = hold(a), hold(b)
     y = matmul_value(a.v, b.v, a.v.dtype if a.v.dtype > b.v.dtype else b.v.dtype)
     try:
@@ -284,17 +283,17 @@ cdef Tensor op_matmul(Tensor a, Tensor b):
     return wrap(y, e)
 
 
-cdef int check_matmul(Value *a, Value *b) except -1:
+cdef int check_matmul(Value *a, Value *b, const char *op) except -1:
     cdef int d
     cdef int ndim = a.ndim if a.ndim < b.ndim else b.ndim
     cdef int64_t p, q
     if a.shape[a.ndim - 1] != b.shape[b.ndim - 2]:
-        raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a)} @ {shape_of(b)}. "
+        raise errors.ShapeError(f"[{op.decode()}] inner sizes differ: {shape_of(a)} @ {shape_of(b)}. "
                                 "Transpose one side with .T or .mT.")
     for d in range(3, ndim + 1):
         p, q = a.shape[a.ndim - d], b.shape[b.ndim - d]
         if p != q and p != 1 and q != 1:
-            raise errors.ShapeError(f"[matmul] leading axes do not broadcast: {shape_of(a)} @ {shape_of(b)}. "
+            raise errors.ShapeError(f"[{op.decode()}] leading axes do not broadcast: {shape_of(a)} @ {shape_of(b)}. "
                                     "Sizes must be equal or 1.")
     return 0
 
@@ -374,28 +373,32 @@ def matmul(x1, x2, /):
     >>> tp.matmul(tp.tensor([[1.0, 2.0]]), tp.tensor([[3.0], [4.0]])).tolist()
     [[11.0]]
     """
-    cdef Tensor a = as_tensor_for(OP_MATMUL, x1)
-    cdef Tensor b = as_tensor_for(OP_MATMUL, x2)
+    return product_of(as_tensor_for(OP_MATMUL, x1), as_tensor_for(OP_MATMUL, x2), b"matmul")
+
+
+cdef Tensor product_of(Tensor a, Tensor b, const char *op):
+    """matmul under the name of op."""
     cdef Tensor y
     cdef int64_t shape[64]
     cdef bint row = a.v.ndim == 1
     cdef bint column = b.v.ndim == 1
     cdef int d
     if a.v.ndim == 0 or b.v.ndim == 0:
-        raise errors.ShapeError("[matmul] operands must have at least one axis, "
+        raise errors.ShapeError(f"[{op.decode()}] operands must have at least one axis, "
                                 f"got {shape_of(a.v)} @ {shape_of(b.v)}. Use * for scalars.")
     if row:
         if a.v.shape[0] != b.v.shape[0 if column else b.v.ndim - 2]:
-            raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a.v)} @ {shape_of(b.v)}.")
+            raise errors.ShapeError(f"[{op.decode()}] inner sizes differ: {shape_of(a.v)} @ {shape_of(b.v)}.")
         if column and is_float(a.v.dtype) and a.v.dtype == b.v.dtype:
             return op_vecdot(a, b, 1)
         shape[0], shape[1] = 1, a.v.shape[0]
         a = op_reshape(a, 2, shape)
     if column:
         if b.v.shape[0] != a.v.shape[a.v.ndim - 1]:
-            raise errors.ShapeError(f"[matmul] inner sizes differ: {shape_of(a.v)} @ {shape_of(b.v)}.")
+            raise errors.ShapeError(f"[{op.decode()}] inner sizes differ: {shape_of(a.v)} @ {shape_of(b.v)}.")
         shape[0], shape[1] = b.v.shape[0], 1
         b = op_reshape(b, 2, shape)
+    check_matmul(a.v, b.v, op)
     y = op_matmul(a, b)
     if not (row or column):
         return y

@@ -144,9 +144,31 @@ cdef Tensor rows_vjp(Entry *e, Value **vals, Tensor g, bint composed):
         return call2(OP_SUBTRACT, g, call2(OP_SMUL, p, call1(OP_EXP, y)))
     # the weights have a maximum and a sum of their own: exp(x - y) would carry the rounding of y
     x = with_node(vals[0], e.src[0])
-    p = last_axis(call2(OP_EQUAL, wrap(value_share(vals[3]), NULL), -math.inf), like)
-    p = call3(OP_WHERE, p, 0, op_rows(OP_SOFTMAX, x))
+    p = op_rows(OP_SOFTMAX, x)
+    if composed or has_infinite(vals[3]):
+        y = call1(OP_ISINF, wrap(value_share(vals[3]), NULL))
+        p = call3(OP_WHERE, last_axis(y, like), shares_of_inf(x, mask), p)
     return call2(OP_SMUL, last_axis(g, like), p)
+
+
+cdef Tensor shares_of_inf(Tensor x, uint64_t mask):
+    """1 for an element that is inf, and 0 for others: what the weights of logsumexp tend to; several share evenly."""
+    cdef Tensor there = op_astype(call2(OP_EQUAL, wrap(value_share(x.v), NULL), math.inf), x.v.dtype)
+    return call2(OP_DIVIDE, there, call2(OP_MAXIMUM, op_reduce(OP_SUM, there, mask, False, True), 1.0))
+
+
+cdef bint has_infinite(Value *y) noexcept:
+    """Is an element of y, a contiguous value, infinite?"""
+    cdef int64_t i
+    if y.dtype == TPF_FLOAT32:
+        for i in range(y.size):
+            if (<float *>y.data)[i] - (<float *>y.data)[i] != 0 and (<float *>y.data)[i] == (<float *>y.data)[i]:
+                return True
+        return False
+    for i in range(y.size):
+        if (<double *>y.data)[i] - (<double *>y.data)[i] != 0 and (<double *>y.data)[i] == (<double *>y.data)[i]:
+            return True
+    return False
 
 
 cdef Tensor rows_grad(int op, Value *y, Tensor g):

@@ -144,17 +144,17 @@ cdef Tensor scattered(Tensor g, Tensor places):
 
 cdef Tensor logcumsumexp_vjp(Entry *e, Value **vals, Tensor g, int axis):
     """y[k] is a mean in which y[k - 1] weighs sigmoid(y[k - 1] - x[k]) and x[k] the rest; exp(x - y) would carry the
-    rounding of y. Infinite results have no gradient."""
+    rounding of y. Of equal infinities: nothing where they are -inf, else half to each."""
     cdef Tensor x = with_node(vals[0], e.src[0])
     cdef Tensor y = with_node(vals[3], e)
     cdef Tensor before = shifted(y, axis, -math.inf)
     cdef Tensor d = call2(OP_SUBTRACT, before, x)
-    # equal infinities: before them is nothing that counts, nor are they
-    cdef Tensor nothing = call2(OP_GREATER, call2(OP_EQUAL, before, x), call2(OP_EQUAL, d, d))
-    g = call3(OP_WHERE, call1(OP_ISINF, y), 0, g)
-    g = op_scan(OP_RECURRENCE, g, call3(OP_WHERE, nothing, 0, call1(OP_SIGMOID, d)), axis, True)
+    cdef Tensor equal = call2(OP_GREATER, call2(OP_EQUAL, before, x), call2(OP_EQUAL, d, d))
+    cdef Tensor half = call3(OP_WHERE, call2(OP_GREATER, x, 0), 0.5, 0.0)
+    g = call3(OP_WHERE, call2(OP_EQUAL, y, -math.inf), 0, g)
+    g = op_scan(OP_RECURRENCE, g, call3(OP_WHERE, equal, half, call1(OP_SIGMOID, d)), axis, True)
     d = call1(OP_SIGMOID, call1(OP_NEGATIVE, d))
-    return call2(OP_SMUL, g, call3(OP_WHERE, nothing, 0, d))
+    return call2(OP_SMUL, g, call3(OP_WHERE, equal, half, d))
 
 
 cdef int recurrence_vjp(Walk w, Entry *e, Value **vals, Tensor g, int axis, bint reverse) except -1:
@@ -273,7 +273,8 @@ def cumulative_max(x, axis=None):
 def logcumsumexp(x, axis=None):
     """log of the sum of the exponentials of the first 1, 2, ... elements along an axis, without overflow.
 
-    axis=None only for a 1-D tensor. -inf has the gradient 0.
+    axis=None only for a 1-D tensor. The gradient of -inf is 0; where a result is inf it goes to what is inf, as that of
+    logaddexp taken element after element.
 
     >>> tp.logcumsumexp(tp.tensor([1000.0, -1000.0, 1000.0])).tolist()
     [1000.0, 1000.0, 1000.6931762695312]

@@ -15,7 +15,6 @@
 #ifndef TPF_R_DT
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define TPF_R_CHUNK 4096
@@ -25,6 +24,7 @@
 #define TPF_R_AHEAD 4                /* rows of a block of columns fetched ahead: each is on another page */
 #define TPF_R_SEARCH 256             /* values of which argmax first looks for the best, then for its position */
 #define TPF_R_PIECES 64              /* most parts that one reduction is cut into for threads */
+#define TPF_R_PARTS 2048             /* most partial results of them: some 32 KiB of the stack */
 #define TPF_R_PARALLEL (512 << 10)   /* bytes of input from which threads pay */
 #define TPF_R_GRAIN (128 << 10)      /* bytes of input that a thread takes at a time */
 

@@ -391,17 +391,15 @@ static void TPF_R(all)(void *y, const void *x, int64_t outer, int64_t n, int64_t
         TPF_R(units)(&job, 0, units);
         return;
     }
+    TPF_R_S parts[TPF_R_PARTS]; /* where the pieces are cut changes no bits */
     job.piece = TPF_R_CHUNK;
-    while (job.piece * TPF_R_PIECES < n) job.piece *= 2;
+    while (job.piece * TPF_R_PIECES < n || ((n - 1) / job.piece + 1) * job.width > TPF_R_PARTS) job.piece *= 2;
     int64_t pieces = (n - 1) / job.piece + 1;
     int threads = tpf_get_num_threads();
     if (pieces > 1 && threads > 1 && units < 2 * threads) {
-        job.parts = malloc((size_t)(pieces * job.width) * sizeof *job.parts);
-        if (job.parts) {
-            for (int64_t unit = 0; unit < units; unit++) TPF_R(in_pieces)(&job, unit, pieces);
-            free(job.parts);
-            return;
-        }
+        job.parts = parts;
+        for (int64_t unit = 0; unit < units; unit++) TPF_R(in_pieces)(&job, unit, pieces);
+        return;
     }
     tpf_parallel(TPF_R(units), &job, units, TPF_R_GRAIN / unit_bytes + 1);
 }

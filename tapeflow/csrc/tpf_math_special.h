@@ -110,7 +110,7 @@ TPF_INLINE float tpf_erfc_f32(float x) { return (float)tpf_erfc_short(x); }
 TPF_INLINE double tpf_erfc_times(double x, double low, double factor) {
     double a = tpf_clamp_f64(TPF_ABS(x), 0.0, 27.3), w = a * a, d = a + 4.0, h = 1.0 / d, back = h * d;
     double lost = ((1.0 - back) - tpf_product_error(h, d, back)) - h * (a - (d - 4.0));
-    double t = TPF_FMA(-8.0 * h, lost, 1.0 - 8.0 * h), p, q = -1.4165699398518913e-08;
+    double t = TPF_FMA(-8.0 * h, lost, 1.0 - 8.0 * h), p, y, q_low, q = -1.4165699398518913e-08;
     tpf_reduced_f64 z = tpf_reduce_exp_f64(-w);
     q = TPF_FMA(q, t, 1.0023953695313726e-07);
     q = TPF_FMA(q, t, -4.663670927172716e-08);
@@ -130,10 +130,14 @@ TPF_INLINE double tpf_erfc_times(double x, double low, double factor) {
     q = TPF_FMA(q, t, -0.5408538313132808);
     q = TPF_FMA(q, t, 0.7732087022652392);
     q = TPF_FMA(q, t, -0.9765487290808816);
-    q = TPF_FMA(q, t, 1.095995661000491);
+    y = TPF_FMA(q, t, 1.095995661000491);
+    q_low = TPF_FMA(q, t, 1.095995661000491 - y); /* what that rounding lost */
+    q = y;
     p = tpf_expm1_poly_f64(z.r, z.low);
     p = TPF_FMA(lost - tpf_product_error(a, a, w) - 2.0 * a * low, 1.0 + p, p);
-    q = tpf_scale_f64(q * h * (1.0 + p) * factor, z.shifted);
+    y = q * h;
+    y = (y + TPF_FMA(y, p, TPF_FMA(q_low, h, tpf_product_error(q, h, y)))) * factor;
+    q = tpf_scale_f64(y, z.shifted);
     q = x < 0.0 ? 2.0 * factor - q : q;
     p = TPF_FMA(-x, tpf_erf_poly_f64(w), 1.0 - x) * factor;
     return a < 0.9 ? p : q;
