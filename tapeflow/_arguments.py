@@ -22,7 +22,9 @@ NUMBERS = {bool: 0, int: 1, float: 2}  # weak ones, of the same kinds
 
 def as_tensor(x: Any, op: str) -> Tensor:
     """x itself, or anything that data can come in as a new constant."""
-    return x if isinstance(x, Tensor) else _creation.convert(x, op)
+    if isinstance(x, Tensor):
+        return x if type(x) is Tensor else _core.asarray(x)
+    return _creation.convert(x, op)
 
 
 def fresh(array: Host) -> Tensor:
@@ -61,7 +63,8 @@ def as_ints(x: Any, op: str, what: str) -> list[int]:
     """An int or a sequence of ints as a list."""
     if not is_sequence(x):
         return [as_int(x, op, what)]
-    return [as_int(i, op, what) for i in (x.tolist() if isinstance(x, (np.ndarray, Tensor)) else x)]
+    # of a tensor each element is a look of its own
+    return [as_int(i, op, what) for i in (x.tolist() if isinstance(x, np.ndarray) else x)]
 
 
 def as_axes(axis: Any, ndim: int, op: str) -> list[int]:
@@ -96,6 +99,8 @@ def fitting(value: Any, dtype: np.dtype[Any], op: str) -> Tensor:
         if NUMBERS[type(value)] <= _KINDS[dtype.kind] or type(value) is int and value in (0, 1):
             return _core.full((), value, dtype)
         raise errors.DTypeError(f"[{op}] {value!r} does not fit dtype {dtype}. Cast the tensor with .astype first.")
+    if isinstance(value, _core.WeakFloat):
+        return value.astype(dtype) if dtype.kind == "f" else fitting(_core.as_number(value), dtype, op)
     value = as_tensor(value, op)
     if _KINDS[value.dtype.kind] > _KINDS[dtype.kind]:
         raise errors.DTypeError(

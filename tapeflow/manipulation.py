@@ -148,7 +148,7 @@ def _pad_widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
         for axis, width in pad_width.items():
             table[as_axis(axis, ndim, "pad")] = width if is_sequence(width) else (width, width)
         pad_width = table if ndim else 0
-    given = np.asarray(pad_width.numpy() if isinstance(pad_width, Tensor) else pad_width)
+    given = np.asarray(_numbers(pad_width) if isinstance(pad_width, Tensor) else pad_width)
     if given.dtype.kind not in "iu":
         raise errors.DTypeError(f"[pad] pad_width must be ints, got dtype {given.dtype}. Use whole numbers.")
     try:
@@ -161,6 +161,11 @@ def _pad_widths(pad_width: Any, ndim: int) -> list[tuple[int, int]]:
     if given.size and given.min() < 0:
         raise errors.ShapeError(f"[pad] widths must not be negative, got {given.min()}. Use a slice to cut off.")
     return [(before, after) for before, after in pairs]
+
+
+def _numbers(t: Tensor) -> Any:
+    """The elements of a small tensor, each a look of its own."""
+    return t.item() if t.ndim == 0 else [_numbers(x) for x in t]
 
 
 def _pad_constant(x: Tensor, widths: list[tuple[int, int]], values: Any) -> Tensor:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import operator
 import os
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
@@ -94,10 +94,15 @@ def _read_parameter(value: Any, what: str, op: str) -> float | Tensor:
     return value if isinstance(value, Tensor) else _creation.convert(value, f"random.{op}")
 
 
+def _is_tensor(value: Any) -> TypeGuard[Tensor]:
+    """Whether a parameter has a shape and dtype of its own: a float that a recording made a tensor of has none."""
+    return isinstance(value, Tensor) and not isinstance(value, _core.WeakFloat)
+
+
 def _read_float_dtype(dtype: Any, parameters: tuple[float | Tensor, ...], op: str) -> str:
     """The dtype of a draw: as asked for, or that of the parameters that are float tensors, or the default."""
     if dtype is None:
-        floats = [np.dtype(p.dtype) for p in parameters if isinstance(p, Tensor) and type(p) is not _core.WeakFloat]
+        floats = [np.dtype(p.dtype) for p in parameters if _is_tensor(p)]
         floats = [d for d in floats if d.kind == "f"]
         dtype = np.result_type(*floats) if floats else _core.get_default_dtype()
     return _read_dtype(dtype, _FLOATS, op)
@@ -105,7 +110,7 @@ def _read_float_dtype(dtype: Any, parameters: tuple[float | Tensor, ...], op: st
 
 def _draw_shape(shape: Any, parameters: tuple[float | Tensor, ...], op: str) -> tuple[int, ...]:
     """The shape of a draw: that of the parameters where none is given; else theirs must broadcast to it."""
-    shapes = [tuple(p.shape) for p in parameters if isinstance(p, Tensor)]
+    shapes = [tuple(p.shape) for p in parameters if _is_tensor(p)]
     wanted = None if shape is None else _read_shape(shape, op)
     if wanted is not None and not shapes:
         return wanted
@@ -176,7 +181,7 @@ class Generator(_core.GeneratorState):
         >>> tp.random.Generator(0).uniform(-1, 1, (2, 3)).shape
         (2, 3)
         """
-        low, high = _read_parameter(low, "low", "uniform"), _read_parameter(high, "high", "uniform")
+        low, high = (_core.as_number(_read_parameter(p, name, "uniform")) for p, name in ((low, "low"), (high, "high")))
         dtype = _read_float_dtype(dtype, (low, high), "uniform")
         shape = _draw_shape(shape, (low, high), "uniform")
         if isinstance(low, Tensor) or isinstance(high, Tensor):
@@ -214,13 +219,13 @@ class Generator(_core.GeneratorState):
         loc, scale = _read_parameter(loc, "loc", "normal"), _read_parameter(scale, "scale", "normal")
         dtype = _read_float_dtype(dtype, (loc, scale), "normal")
         shape = _draw_shape(shape, (loc, scale), "normal")
-        if isinstance(scale, float) and not scale >= 0.0:
+        if not _is_tensor(scale) and not scale >= 0.0:
             raise NumberRangeError(f"[random.normal] scale is {scale}, expected 0 or more.")
         z = _core.random_fill(self, "normal", shape, dtype)
-        loc, scale = (p.astype(dtype) if isinstance(p, Tensor) else p for p in (loc, scale))
-        if isinstance(scale, Tensor) or scale != 1.0:
+        loc, scale = (p.astype(dtype) if _is_tensor(p) else p for p in (loc, scale))
+        if _is_tensor(scale) or scale != 1.0:
             z = scale * z
-        if isinstance(loc, Tensor) or loc != 0.0:
+        if _is_tensor(loc) or loc != 0.0:
             z = z + loc
         return z
 

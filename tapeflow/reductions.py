@@ -150,6 +150,7 @@ def vector_norm(x: _Array, axis: _Axes = None, keepdims: bool = False, ord: floa
 
 def _vector_norm(x: Tensor, axis: Any, keepdims: bool, ord: Any, op: str) -> Tensor:
     axes = _axes(axis, x.ndim, op)
+    ord = _core.as_number(ord)
     if isinstance(ord, bool) or not isinstance(ord, _REAL) or ord != ord:
         raise errors.NumberRangeError(f"[{op}] the ord of a vector must be a number, got {ord!r}. Use 1, 2 or inf.")
     if ord == 2:
@@ -194,6 +195,7 @@ def _matrix_norm(x: Tensor, axis: Any, keepdims: bool, ord: Any, op: str) -> Ten
         raise errors.ShapeError(f"[{op}] expected at least two axes, got shape {x.shape}. Use vector_norm.")
     axes = _axes(axis, x.ndim, op)
     assert axes is not None
+    ord = _core.as_number(ord)
     if ord == "fro" or ord is None:
         return _vector_norm(x, axes, keepdims, 2, op)
     known = isinstance(ord, _REAL) and not isinstance(ord, bool)
@@ -265,7 +267,7 @@ def median(x: _Array, axis: _Axes = None, keepdims: bool = False) -> Tensor:
     if n == 0:
         return _core.mean(x, axes, keepdims)
     middle = sorted({(n - 1) // 2, n // 2})
-    found = _ranked(x, axes, middle)
+    found = _ranked(x, axes, np.array(middle))
     y = found[0] if len(middle) == 1 else _core.multiply(found[0], 0.5) + _core.multiply(found[1], 0.5)
     return _core.reshape(y, _reduced(x.shape, axes, keepdims))
 
@@ -304,52 +306,48 @@ def quantile(x: _Array, q: _Array, axis: _Axes = None, keepdims: bool = False, *
     n = _extent(x.shape, axes)
     if n == 0:
         return _core.broadcast_to(_core.mean(x, axes, keepdims), lead + _reduced(x.shape, axes, keepdims))
-    low, high, part = [], [], []
-    for p in points:
-        at = p * (n - 1)
-        rank = round(at) if method == "nearest" else math.ceil(at) if method == "higher" else math.floor(at)
-        low.append(rank)
-        high.append(math.ceil(at) if method in ("linear", "midpoint") else rank)
-        part.append(0.5 if method == "midpoint" else at - rank)
-    ranks = sorted({*low, *high}) or [0]  # some row, also for no q
-    found = _ranked(x, axes, ranks)
-    y = _chosen(found, ranks, low)
-    if low != high:
-        y = _between(y, _chosen(found, ranks, high), np.array(part, x.dtype)[:, None])
+    m: Any = np if isinstance(points, np.ndarray) else _core
+    at = points * float(n - 1)
+    low = (m.round if method == "nearest" else m.ceil if method == "higher" else m.floor)(at)
+    if method not in ("linear", "midpoint"):
+        y = _ranked(x, axes, low.astype("int64"))
+    else:
+        y = _ranked(x, axes, m.reshape(m.stack([low, m.ceil(at)]), -1).astype("int64"))
+        part = m.full(low.shape, 0.5) if method == "midpoint" else at - low
+        k = low.size
+        y = _between(y[:k], y[k:], as_tensor(m.reshape(part.astype(x.dtype), (k, 1)), "quantile"))
     return _core.reshape(y, lead + _reduced(x.shape, axes, keepdims))
 
 
-def _points(q: Any) -> tuple[list[float], tuple[int, ...]]:
-    """The values of q and its shape."""
-    points, shape = [q], ()
-    if type(q) not in (int, float):  # a list in float64: the default dtype would round it
+def _points(q: Any) -> tuple[Any, tuple[int, ...]]:
+    """The values of q in float64, 1-D, and its shape. While a plan is recorded they may depend on its inputs."""
+    points: Any
+    if isinstance(q, Tensor) and _core.is_recording():
+        points = _core.reshape(q.detach().astype("float64"), -1)
+        found: Any = _core.all(_core.logical_and(points >= 0.0, points <= 1.0))
+        return _checked(points, found), q.shape
+    if type(q) in (int, float):
+        array = np.array(q, np.float64)
+    else:  # a list in float64: the default dtype would round it
         array = (q if isinstance(q, Tensor) else _creation.convert(q, "quantile", np.float64)).numpy()
-        points, shape = array.ravel().tolist(), array.shape
-    for p in points:
-        if not 0 <= p <= 1:
-            raise errors.NumberRangeError(f"[quantile] q must be in 0 .. 1, got {p}.")
-    return points, shape
+    points = array.ravel().astype(np.float64)
+    return _checked(points, ((points >= 0) & (points <= 1)).all()), array.shape
 
 
-def _chosen(found: Tensor, ranks: list[int], wanted: list[int]) -> Tensor:
-    """The rows of found, which stand for ranks, of the wanted ones."""
-    if len(wanted) == 1:
-        k = ranks.index(wanted[0])
-        return found[k : k + 1]
-    return _core.take(found, np.searchsorted(ranks, wanted), 0)
+def _checked(points: Any, found: Any) -> Any:
+    if not found:
+        wrong = next(p for p in points.tolist() if not 0 <= p <= 1)
+        raise errors.NumberRangeError(f"[quantile] q must be in 0 .. 1, got {wrong}.")
+    return points
 
 
-def _between(a: Tensor, b: Tensor, t: np.ndarray[Any, Any]) -> Tensor:
+def _between(a: Tensor, b: Tensor, t: Tensor) -> Tensor:
     """a + t (b - a), from the nearer end, so that it never passes b; from the number where the other is infinite."""
     d = _core.subtract(b, a)
-    near = t < 0.5
-    if np.isinf(a.numpy()).any() or np.isinf(b.numpy()).any():
-        d = _core.where(_core.greater(_core.equal(a, b), _core.equal(d, d)), 0, d)
-        near = np.where(np.isinf(b.numpy()), True, np.where(np.isinf(a.numpy()), False, near))
-    if near.all():
-        return _core.add(a, _core.multiply(d, t))
-    upper = _core.subtract(b, _core.multiply(d, 1 - t))
-    return _core.where(near, _core.add(a, _core.multiply(d, t)), upper) if near.any() else upper
+    d = _core.where(_core.greater(_core.equal(a, b), _core.equal(d, d)), 0, d)  # of equal infinities
+    near = _core.where(_core.isinf(b), True, _core.where(_core.isinf(a), False, _core.less(t, 0.5)))
+    upper = _core.subtract(b, _core.multiply(d, _core.subtract(1, t)))
+    return _core.where(near, _core.add(a, _core.multiply(d, t)), upper)
 
 
 def _reduced(shape: tuple[int, ...], axes: _Gone, keepdims: bool) -> tuple[int, ...]:
@@ -360,8 +358,11 @@ def _reduced(shape: tuple[int, ...], axes: _Gone, keepdims: bool) -> tuple[int, 
     return tuple(n for a, n in enumerate(shape) if a not in gone)
 
 
-def _ranked(x: Tensor, axes: _Gone, ranks: list[int]) -> Tensor:
-    """The elements of each rank (0: the smallest) along the axes: (ranks, rows); in a row with a NaN, this."""
+def _ranked(x: Tensor, axes: _Gone, ranks: Any) -> Tensor:
+    """The elements of each rank (0: the smallest) along the axes: (ranks, rows); in a row with a NaN, this.
+
+    Where they stand is looked up on the host, unless a plan is recorded, which has to do it again: then in ops.
+    """
     gone = range(x.ndim) if axes is None else sorted(axes)
     kept = [a for a in range(x.ndim) if a not in gone]
     order = (*kept, *gone)
@@ -369,12 +370,24 @@ def _ranked(x: Tensor, axes: _Gone, ranks: list[int]) -> Tensor:
         x = _core.permute_dims(x, order)
     rows = math.prod(x.shape[: len(kept)])
     n = math.prod(x.shape[len(kept) :])
+    if _core.is_recording():
+        found = _core.reshape(x, (rows, n))
+        where = _core.add(_places(found, as_tensor(ranks, "quantile")), _core.arange(rows) * n)
+        return _core.take(_core.reshape(x, -1), where, 0)
     values = x.numpy().reshape(rows, n)
     with _creation.allocation("quantile", f"the order of {x.size} elements"):
+        wanted, back = np.unique(ranks, return_inverse=True)
+        wanted = wanted if wanted.size else np.zeros(1, np.int64)  # some row, also for no rank
         if recorded(x):
-            where = _positions(values, ranks) + np.arange(rows) * n
-            return _core.take(x, where, None)
-        return fresh(_values(values, ranks))
+            return _core.take(x, (_positions(values, wanted.tolist()) + np.arange(rows) * n)[back], None)
+        return fresh(_values(values, wanted.tolist())[back])
+
+
+def _places(x: Tensor, ranks: Tensor) -> Tensor:
+    """What _positions finds, in ops."""
+    places = _core.permute_dims(_core.take(_core.argsort(x, 1), ranks, 1), (1, 0))
+    nans = _core.not_equal(x, x)
+    return _core.where(_core.any(nans, 1), _core.argmax(nans.astype("uint8"), 1), places)
 
 
 SHORT = 256  # up to here a whole sort is the fastest

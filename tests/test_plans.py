@@ -1,6 +1,6 @@
 """Plans: the same bits as eager, whatever the passes, run after run; the same state; and what cannot be replayed.
 
-Random programs are those of tapeflow/testing/programs.py. The calls are those that the bench compares with NumPy.
+Random programs are those of tapeflow/testing/programs.py. Every function, one by one: test_plans_calls.py.
 """
 
 import gc
@@ -15,8 +15,6 @@ from helpers import assert_same, host
 from hypothesis import example, given, settings
 
 import tapeflow as tp
-from bench import ops as bench_ops
-from bench.cases import CASES
 from tapeflow import _core
 from tapeflow.plan import passes, schedule
 from tapeflow.testing.programs import build
@@ -93,44 +91,6 @@ A = ([np.array([1.0, 2.0, 3.0, 4.0])], [("multiply", 0, 0, 1), ("change_item", 0
 @example(build(*A))
 def test_random_program_is_eager(program):
     check_program(program)
-
-
-def calls():
-    for name, rows in CASES.items():
-        for call in rows:
-            text = bench_ops.spelled(call)[0]
-            if bench_ops.is_expression(text) and name not in ("tensor", "asarray", "result_type", "from_dlpack"):
-                yield text
-
-
-LOOKS = ("median", "quantile")  # order on the host
-POOL = {dtype: bench_ops.pool(16, dtype) for dtype in ("float32", "float64")}
-
-
-@pytest.mark.parametrize("text", list(dict.fromkeys(calls())))
-def test_call_is_eager(text):
-    """Every function of the bench, frozen with one set of operands and replayed with another."""
-    for dtype, pool in POOL.items():
-        names = sorted(bench_ops.names_in(text) & set(pool))
-        arrays = [k for k in names if isinstance(pool[k], np.ndarray)]
-        constants = {k: pool[k] for k in names if k not in arrays}
-        code = compile(text, "call", "eval")
-
-        def f(*xs, code=code, constants=constants, arrays=arrays):
-            return eval(code, {**constants, **dict(zip(arrays, xs, strict=True)), "m": tp})
-
-        xs = [tp.tensor(pool[k]) for k in arrays]
-        keep = ("s", "rows", "idx", "A", "S")  # in order, or indices of one matrix
-        ys = [tp.tensor(pool[k] if k in keep else pool[k][::-1].copy()) for k in arrays]
-        if not xs:
-            return
-        if any(f"m.{name}(" in text for name in LOOKS):
-            with pytest.raises(tp.PlanError, match="taken into Python"):
-                tp.freeze(f, *xs)
-            return
-        plan = tp.freeze(f, *xs)
-        for operands in (xs, ys):
-            assert_all_same(plan(*operands), f(*operands), f"{text} {dtype}")
 
 
 def layer(x, w, b):

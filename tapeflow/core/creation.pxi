@@ -251,6 +251,7 @@ def arange(start, stop=None, step=1, dtype=None, device=None, bint requires_grad
     cdef int code
     cdef double exact = 4503599627370496.0  # 2**52: differences of ints up to here are exact in float64
     cdef double steps
+    start, stop, step = as_number(start), as_number(stop), as_number(step)
     if stop is None:
         start, stop = 0, start
     real = check_range_number(start) | check_range_number(stop) | check_range_number(step)
@@ -561,9 +562,12 @@ def tensor(data, dtype=None, device=None, bint requires_grad=False):
     cdef Tensor t
     check_device(device, "tensor")
     if isinstance(data, Tensor):
-        t = (<Tensor>data).detach()
+        t = (strong(data) if dtype is None else <Tensor>data).detach()
         t = t.clone() if dtype is None else t.astype(dtype)
-        t = from_numpy(t.numpy(), True, "tensor")
+        if thread_state().flags & T_TAPE:  # of a recording it is a value like another
+            t = t.detach()
+        else:
+            t = from_numpy(t.numpy(), True, "tensor")
     else:
         t = converted(data, "tensor", dtype)
         if t.node != NULL:

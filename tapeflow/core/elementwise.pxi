@@ -345,6 +345,11 @@ cdef Tensor weak_tensor(object x, int dtype, const char *op):
     return op_astype(hold(<Tensor>x), dtype)
 
 
+def as_number(x):
+    """x, or the value of a float that a recording has made a tensor of: a guard."""
+    return x.item() if isinstance(x, WeakFloat) else x
+
+
 cdef Tensor weak_of(Tensor t):
     """A result of Python's arithmetic on floats, weak again."""
     cdef Tensor y
@@ -513,6 +518,10 @@ cdef bint is_other_operand(object x) noexcept:
     return isinstance(x, (Tensor, _ndarray, _np_generic))
 
 
+cdef bint has_negative(Tensor t) except -1:
+    return (<Tensor>call2(OP_LESS, op_reduce(OP_MIN, t, 0, True, False), 0)).item()
+
+
 def pow(x1, x2, /):
     """x1 to the power of x2, elementwise.
 
@@ -540,7 +549,7 @@ def pow(x1, x2, /):
         t = x2
         if not is_float(t.v.dtype) and t.v.dtype > TPF_UINT8 and not isinstance(x1, float):
             base_dtype = (<Tensor>x1).v.dtype if isinstance(x1, Tensor) else TPF_INT64
-            if not is_float(base_dtype) and t.v.size and (<Tensor>op_reduce(OP_MIN, t, 0, True, False)).item() < 0:
+            if not is_float(base_dtype) and t.v.size and has_negative(t):
                 raise errors.NumberRangeError("[pow] integers to negative integer powers are not integers: "
                                               "the exponent has a negative element. Cast the base to a float dtype.")
     return call2(OP_POW, x1, x2)

@@ -73,6 +73,7 @@ cdef struct Instr:
     int64_t n_code
     PyObject *extra              # borrowed from Executable.keep
     Value *stats                 # of a cross entropy, shared with its rule
+    Value **many                 # of an op: room for its operands where there are more than a few
 
 
 cdef struct Stretch:
@@ -251,6 +252,10 @@ cdef class Executable:
         i.ins = <int *>malloc((i.nin + 1) * sizeof(int))
         if i.ins == NULL:
             raise MemoryError()
+        if i.nin > 16:
+            i.many = <Value **>malloc(i.nin * sizeof(Value *))
+            if i.many == NULL:
+                raise MemoryError()
         for k in range(i.nin):
             i.ins[k] = ins[k]
         if params is not None:
@@ -507,21 +512,15 @@ cdef class Executable:
             if self.slots[i.ins[0]].v.data == NULL:
                 return copy_value(y, self.slots[i.ins[1]].v)
             return execute_typed(OP_ADD, y.dtype, y, self.slots[i.ins[0]].v, self.slots[i.ins[1]].v, NULL, True)
-        if i.nin > 16:
-            p = <Value **>malloc(i.nin * sizeof(Value *))
-            if p == NULL:
-                raise MemoryError()
-        try:
-            for k in range(i.nin):
-                p[k] = self.slots[i.ins[k]].v
-            if i.stats != NULL:
-                if i.op == OP_CROSS_ENTROPY:
-                    return execute_cross_entropy(p[0], p[1], y, i.stats)
-                return execute_cross_entropy_vjp(p[0], p[1], p[2], y, i.stats)
-            return execute_op(i.op, i.params, i.nin, p, y)
-        finally:
-            if p != ins:
-                free(p)
+        if i.many != NULL:
+            p = i.many
+        for k in range(i.nin):
+            p[k] = self.slots[i.ins[k]].v
+        if i.stats != NULL:
+            if i.op == OP_CROSS_ENTROPY:
+                return execute_cross_entropy(p[0], p[1], y, i.stats)
+            return execute_cross_entropy_vjp(p[0], p[1], p[2], y, i.stats)
+        return execute_op(i.op, i.params, i.nin, p, y)
 
     cdef int run_group(self, Instr *i) except -1:
         cdef tpf_group *g = i.group
@@ -704,6 +703,7 @@ class GuardFailed(errors.PlanError):
 cdef void instr_free(Instr *i) noexcept:
     value_release(i.stats)
     free(i.ins)
+    free(i.many)
     free(i.params)
     free(i.operand_slots)
     free(i.code)

@@ -14,7 +14,7 @@ cdef bint is_array_index(object i):
         return False
     if type(i) is _ndarray or isinstance(i, list) or PyBool_Check(i) or isinstance(i, (_ndarray, _np_bool)):
         return True
-    return isinstance(i, Tensor) and ((<Tensor>i).v.ndim > 0 or (<Tensor>i).v.dtype == TPF_BOOL)
+    return isinstance(i, Tensor) and ((<Tensor>i).v.ndim > 0 or not is_float((<Tensor>i).v.dtype))
 
 
 cdef int check_length(Tensor t, int used, int dots) except -1:

@@ -5,7 +5,7 @@
 
 cdef inline Tensor given(object x, str op):
     """x itself, or anything that data can come in as a new constant."""
-    return x if isinstance(x, Tensor) else _creation.convert(x, op)
+    return strong(<Tensor>x) if isinstance(x, Tensor) else _creation.convert(x, op)
 
 
 cdef inline int axis_of(object axis, int ndim, const char *op) except -1:
@@ -21,8 +21,8 @@ cdef inline int axis_of(object axis, int ndim, const char *op) except -1:
 
 cdef list ints_of(object x, const char *op, str what):
     """An int or a sequence of ints as a list."""
-    if isinstance(x, (_ndarray, Tensor)) and x.ndim:
-        x = x.tolist()
+    if isinstance(x, (_ndarray, Tensor)) and x.ndim:  # of a tensor each element is a look of its own
+        x = list(x) if isinstance(x, Tensor) else x.tolist()
     if isinstance(x, (tuple, list, range)):
         return [as_index(i, op, what) for i in x]
     return [as_index(x, op, what)]
@@ -514,7 +514,9 @@ def repeat(x, repeats, axis=None):
         raise errors.ShapeError(f"[repeat] repeats of shape {shape_of(counts.v)} for an axis of size {n}. Give one "
                                 "number, or one per element.")
     if counts.v.size == 1:
-        return another(of, repeated(t, (<int64_t *>counts.v.data)[0], a))
+        return another(of, repeated(t, counts.item(), a))
+    if thread_state().flags & T_TAPE:
+        return repeated_by_tensor(t, counts, a)
     counts = packed(counts)
     return repeated_each(t, <const int64_t *>counts.v.data, a)
 
@@ -535,6 +537,15 @@ cdef Tensor repeated(Tensor x, int64_t count, int axis):
     shape[axis + 1] = count
     y = op_broadcast(y, x.v.ndim + 1, shape)
     return merge_axes(y, axis, axis + 2)
+
+
+cdef Tensor repeated_by_tensor(Tensor x, Tensor counts, int axis):
+    """Element i along an axis counts[i] times, in ops: how many that are together is a look."""
+    if (<Tensor>call2(OP_LESS, op_reduce(OP_MIN, counts, 0, True, False), 0)).item():
+        raise errors.ShapeError("[repeat] repeats must not be negative.")
+    cdef Tensor ends = op_scan(OP_CUMULATIVE_SUM, counts, None, 0, False)
+    cdef int64_t total = narrow(ends, 0, ends.v.size - 1, 1).item()
+    return op_take(x, op_searchsorted(ends, arange_int(total), True), axis)
 
 
 cdef Tensor repeated_each(Tensor x, const int64_t *counts, int axis):

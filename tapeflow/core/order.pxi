@@ -273,7 +273,9 @@ def searchsorted(x1, x2, side="left"):
         raise errors.ShapeError(f"[searchsorted] x1 must be 1-D, got shape {shape_of(t.v)}. Search row by row.")
     if side not in ("left", "right"):
         raise errors.ShapeError(f"[searchsorted] side must be 'left' or 'right', got {side!r}.")
-    if is_number(x2):
+    if type(x2) is WeakFloat:
+        v = op_astype(hold(x2), t.v.dtype if is_float(t.v.dtype) else default_float)
+    elif is_number(x2):
         dtype = default_float if PyFloat_CheckExact(x2) and not is_float(t.v.dtype) else t.v.dtype
         if dtype == TPF_BOOL and not PyBool_Check(x2):
             dtype = TPF_INT64

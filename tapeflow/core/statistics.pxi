@@ -157,6 +157,7 @@ def argmin(x, axis=None, keepdims=False):
 
 
 cdef Tensor variance(int op, Tensor x, object axis, bint keepdims, object correction):
+    correction = as_number(correction)
     if PyBool_Check(correction) or not isinstance(correction, (_int, _float, numpy.integer, numpy.floating)):
         raise errors.DTypeError(f"[{tpf_op_name[op].decode()}] correction must be a number, "
                                 f"got {type(correction).__name__}.")
