@@ -138,12 +138,14 @@ class Generator(_core.GeneratorState):
     True
     """
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "_born")
 
     def __init__(self, seed: int | None = None) -> None:
+        self._born = _draws.run_now()
         if seed is None:
-            seed = int.from_bytes(os.urandom(8), "little")
-        self._write(_word(seed, "seed", "Generator"), 0)
+            self._write(int.from_bytes(os.urandom(8), "little"), 0)
+        else:  # made in a recording, it begins there at each replay
+            self._set(_word(seed, "seed", "Generator"), 0)
 
     def __repr__(self) -> str:
         return "Generator(seed={}, draw={})".format(*self.state)
@@ -152,6 +154,7 @@ class Generator(_core.GeneratorState):
         return self.state
 
     def __setstate__(self, state: tuple[int, int]) -> None:
+        self._born = _draws.run_now()
         self._set(*state)
 
     @property
@@ -164,7 +167,7 @@ class Generator(_core.GeneratorState):
         if not isinstance(state, (tuple, list)) or len(state) != 2:
             raise DTypeError(f"[random.Generator] expected (seed, draw) as state, got {state!r}.")
         seed, draw = _word(state[0], "seed", "Generator"), _word(state[1], "draw", "Generator")
-        if not _draws.repeating():  # set before, in the run that is made again; its draws are known
+        if not _draws.repeating(self):  # set before, in the run that is made again; its draws are known
             self._set(seed, draw)
 
     def _set(self, seed: int, draw: int) -> None:
