@@ -469,6 +469,18 @@ def freeze(
     return Plan(r.ir, r, passes, plan_memory, getattr(f, "__name__", "plan"), differentiable)
 
 
+def _number_on(program: Any, x: Tensor, what: str) -> int:
+    """The number of x's value on the notes of a tape."""
+    known = len(program.problems)
+    number: int = program.number_of(x)
+    if len(program.problems) > known:  # of this tensor, not of the tape
+        del program.problems[known:]
+        raise PlanError(
+            f"[Tape.freeze] {what} {x.dtype}{list(x.shape)} was computed, or written, outside of the tape. Do so inside of it."
+        )
+    return number
+
+
 def freeze_tape(
     tape: Any,
     inputs: Any,
@@ -482,6 +494,8 @@ def freeze_tape(
     if program is None or tape.finished is None:
         raise PlanError("[Tape.freeze] the tape holds no program: it was not closed yet, or was used up by gradient().")
     leaves, structure = flatten(outputs)
+    if not isinstance(inputs, (tuple, list)):
+        raise PlanError(f"[Tape.freeze] inputs must be a list of tensors, got a {type(inputs).__name__}.")
     for what, xs in (("inputs", inputs), ("outputs", leaves)):
         for x in xs:
             if not isinstance(x, Tensor):
@@ -490,8 +504,10 @@ def freeze_tape(
         raise PlanError(f"[Tape.freeze] {text} ({':'.join(map(str, program.lines[line][:2]))}).")
     if tape.start:
         raise PlanError("[Tape.freeze] the tape was opened inside another one. Freeze the outer one.")
-    numbers = [program.number_of(x) for x in inputs]
-    results = [program.number_of(x) for x in leaves]
+    numbers = [_number_on(program, x, f"input {n}") for n, x in enumerate(inputs)]
+    results = [_number_on(program, x, f"output {n}") for n, x in enumerate(leaves)]
+    if len(set(numbers)) < len(numbers):
+        raise PlanError("[Tape.freeze] a tensor is an input twice. Give each one once.")
     states, grads = tape.finished
 
     def again() -> IR:
