@@ -159,3 +159,27 @@ def test_nuts_has_the_moments_of_the_reference(name):
     off = (r.mean - r.known) / np.hypot(r.error, r.known_error)
     assert np.all(np.abs(off) < 5), dict(zip(r.names, off))
     assert np.all(r.error < 0.12 * r.spread), dict(zip(r.names, r.error / r.spread))  # so that a shift would show
+
+
+# ---- how arrays come in
+
+
+def test_arrays_and_floats_are_told_apart_as_tensors_are():
+    f = tp.function(lambda x, k: x * k if k is not None else x)
+    x = np.array([1.0, 2.0])
+    for k in (2.0, 3.0):
+        assert f(x, k).tolist() == [k, 2 * k]
+    assert len(f.plans) == 1
+    assert f(x.astype(np.float32), 2.0).dtype == "float32" and f(x[:1], 2.0).shape == (1,) and len(f.plans) == 3
+    assert f(tp.tensor(x), 2.0).dtype == "float64" and f(x, np.float64(2.0)).tolist() == [2.0, 4.0]
+    assert f(x, 2).dtype == "float64" and f(x, None).tolist() == [1.0, 2.0] and f(x, k=2.0).tolist() == [2.0, 4.0]
+    x[0] = 5.0  # an array is read at each call
+    assert f(x, 2.0).tolist() == [10.0, 4.0]
+    plan = tp.freeze(lambda a, b: (a + b, a - b), x, tp.tensor(x))
+    assert [y.tolist() for y in plan(x, x)] == [[10.0, 4.0], [0.0, 0.0]]
+    with pytest.raises(tp.PlanError, match="frozen for"):
+        plan(x, x[:1])
+    with pytest.raises(tp.PlanError, match="structure"):
+        plan(x, [x])
+    with pytest.raises(tp.PlanError, match="argument 1 is a number"):
+        plan(x, 1.0)

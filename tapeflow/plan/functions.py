@@ -186,9 +186,14 @@ class Function:
             (_core.is_grad_enabled(), _core.is_tracing()), _core.get_default_dtype(), _epoch.current(), None,
         ]  # fmt: skip
         simple = not kwargs
-        for x in args if simple else ():
-            if type(x) is Tensor:
+        for x in args if simple else ():  # without containers there is no structure to look at
+            kind = type(x)
+            if kind is Tensor:
                 parts.append((x.shape, x.dtype, x.requires_grad))
+            elif kind is np.ndarray:
+                parts.append((x.shape, x.dtype))
+            elif kind is float:
+                parts.append("float")
             else:
                 simple = False
                 break

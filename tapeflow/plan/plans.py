@@ -27,6 +27,8 @@ _NO_GRADIENT = (
     "Freeze it with differentiable=True before it is saved, or call it on x.detach()."
 )
 
+_PLAIN = frozenset((Tensor, np.ndarray))  # types of arguments that need no other look
+
 
 class Plan(_core.Runner):
     """A frozen run: forward, backward, updates and draws as one program, replayed without Python.
@@ -62,7 +64,8 @@ class Plan(_core.Runner):
         self._inputs = [ir.values[k] for k in ir.inputs]
         # the outputs in the structure that the function returned
         self._result = _assembler(recording.result, iter(recording.leaves)) if recording else list
-        self._prepare(self._link(), len(self._inputs), _flat_positions(recording))
+        self._flat = _flat_positions(recording)
+        self._prepare(self._link(), len(self._inputs), self._flat)
 
     def _link(self) -> Any:
         return _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes()).link()
@@ -157,6 +160,8 @@ class Plan(_core.Runner):
         if r is None:
             if kwargs or len(args) != len(self._inputs):
                 raise PlanError(f"[plan] {len(args)} arguments given, and the plan has {len(self._inputs)} inputs.")
+            return [as_input(x) for x in args]
+        if self._flat and not kwargs and len(args) == len(self._inputs) and _PLAIN.issuperset(map(type, args)):
             return [as_input(x) for x in args]
         leaves, structure = flatten((args, kwargs))
         if structure != r.arguments:
