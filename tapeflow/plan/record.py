@@ -84,7 +84,7 @@ def capture(
         tape = _core.Tape()
         program: Any = None
         done = False
-        young = not gc.get_freeze_count()
+        young = replayed and not gc.get_freeze_count()  # it walks what is frozen: 30 ms where libraries were
         try:
             if young:
                 gc.freeze()  # what the collector lists afterwards was made in here
