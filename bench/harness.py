@@ -50,7 +50,8 @@ class Workload:
 
     `make(rng, **size)` gives NumPy arrays, the first `leaves` of which are differentiated; `reference` takes them in
     float64 and gives [value, *gradients]; `formula(ns, **size)` gives the function of the arrays in the words of a
-    peer. With `lr` the step is one of gradient descent on the leaves, which the gate checks by how they moved.
+    peer. With `lr` the step is one of gradient descent on the leaves, which the gate checks by how they moved. What is
+    no gradient of a scalar names contenders of its own: each needs a peer and makes its step of (peer, arrays, size).
     """
 
     name: str
@@ -66,8 +67,11 @@ class Workload:
     lr: float | None = None
     check: dict | None = None  # a size that the gate looks at besides the one that is timed
     special: dict[str, Callable] = field(default_factory=dict)  # peer -> its own formula
+    own: dict[str, tuple[str, Callable[..., Step]]] = field(default_factory=dict)  # contender -> (peer, its step)
+    base: str = BASE  # whose time the ratios are to
     ops: int | None = None  # recorded ops of a step, for the time per op
-    vs_torch: float = 1.0  # goal: torch eager takes at least this many times tapeflow's time
+    vs_torch: float | None = 1.0  # goal: torch eager takes at least this many times tapeflow's time
+    ratios: Sequence[tuple[str, str, str, float, bool]] = ()  # goals: (what, over, under, limit, is it the least)
     us_per_op: float | None = None  # goal, backward included
     frozen: float | None = None  # goal: eager takes at least this many times the time of the plan
     ahead: bool = False  # goal: no other compiled program is faster than the plan
@@ -79,9 +83,15 @@ class Workload:
         rng = np.random.default_rng(7)
         return [a.astype(self.dtype) if a.dtype.kind == "f" else a for a in map(np.asarray, self.make(rng, **size))]
 
-    def step(self, peer: Peer, size: dict) -> Step:
-        """What is timed: value and gradients, or one step of gradient descent."""
+    def needs(self, contender: str) -> str:
+        """The peer of a contender."""
+        return self.own[contender][0] if contender in self.own else contender
+
+    def step(self, peer: Peer, size: dict, contender: str = "") -> Step:
+        """What is timed: value and gradients, one step of gradient descent, or what is the contender's own."""
         arrays = self.arrays(size)
+        if contender in self.own:
+            return self.own[contender][1](peer, arrays, size)
         f = self.special.get(peer.name, self.formula)(peer.ns, **size)
         leaves, consts = arrays[: self.leaves], arrays[self.leaves :]
         return peer.sgd(f, leaves, consts, self.lr) if self.lr else peer.value_and_grad(f, leaves, consts)
@@ -141,8 +151,10 @@ def gate(workload: Workload, size: dict, step: Step) -> tuple[float, str, str, f
     """Two calls against the reference: (largest error, what is wrong, dtype of the gradients, seconds of the first)."""
     arrays = [a.astype(float) if a.dtype.kind == "f" else a for a in workload.arrays(size)]
     rtol, worst, first, dtype = TOLERANCE[workload.dtype], 0.0, 0.0, ""
+    expected: list[np.ndarray] = []
     for call in range(2):
-        expected = [np.asarray(e, float) for e in workload.reference(*arrays, **size)]
+        if not expected or workload.lr:
+            expected = [np.asarray(e, float) for e in workload.reference(*arrays, **size)]
         begin = time.perf_counter()
         got = step()
         first = first or time.perf_counter() - begin
@@ -168,10 +180,10 @@ def admit(workload: Workload, peer: Peer | str, name: str, size: dict) -> tuple[
         return Row(name, status=f"absent: {peer}"), None
     row = Row(name, peer.kind)
     try:
-        step = workload.step(peer, size)
+        step = workload.step(peer, size, name)
         row.error, wrong, dtype, row.first = gate(workload, size, step)
         if not wrong and workload.check:
-            error, wrong, _, _ = gate(workload, workload.check, workload.step(peer, workload.check))
+            error, wrong, _, _ = gate(workload, workload.check, workload.step(peer, workload.check, name))
             row.error = max(row.error, error)
     except Exception as error:  # a contender that raises is a failed one; the others go on
         wrong, dtype = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}", ""
@@ -271,8 +283,8 @@ def run(workload: Workload, found: dict, rounds: int, target: float, small: bool
     size = workload.small if small else workload.size
     rows, steps = [], {}
     for name in workload.peers:
-        if name in found:
-            row, step = admit(workload, found[name], name, size)
+        if workload.needs(name) in found:
+            row, step = admit(workload, found[workload.needs(name)], name, size)
             rows.append(row)
             if step:
                 steps[name] = step
@@ -281,7 +293,7 @@ def run(workload: Workload, found: dict, rounds: int, target: float, small: bool
         if row.contender in steps:
             row.samples, row.number = samples[row.contender], numbers[row.contender]
             row.median, row.best = statistics.median(row.samples), min(row.samples)
-            row.ratio = paired_ratio(row.samples, samples[BASE]) if BASE in steps else None
+            row.ratio = paired_ratio(row.samples, samples[workload.base]) if workload.base in steps else None
     return {
         "name": workload.name,
         "title": workload.title,
@@ -308,7 +320,10 @@ def goals(workload: Workload, rows: dict[str, Row]) -> list[dict]:
     ours = rows[BASE].median if BASE in rows else None
     theirs = rows["torch"].samples if "torch" in rows else []
     ratio = paired_ratio(theirs, rows[BASE].samples) if ours and theirs else None
-    out = [_goal("torch eager / tapeflow", workload.vs_torch, ratio, "x", at_least=True)]
+    out = [_goal("torch eager / tapeflow", workload.vs_torch, ratio, "x", at_least=True)] if workload.vs_torch else []
+    for what, over, under, limit, at_least in workload.ratios:
+        both = [rows[name].samples if name in rows else [] for name in (over, under)]
+        out.append(_goal(what, limit, paired_ratio(*both) if all(both) else None, "x", at_least))
     if workload.us_per_op and workload.ops:
         per_op = ours / workload.ops * 1e6 if ours else None
         out.append(_goal("time per op, backward included", workload.us_per_op, per_op, "us"))

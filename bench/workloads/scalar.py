@@ -102,17 +102,16 @@ def make_lorenz(rng, steps):
 
 
 def lorenz_reference(x, y, z, s, r, b, steps):
-    """State and sensitivity to (x, y, z, s, r, b) stepped together: the variational equation, in matrices."""
-    u, S = np.array([x, y, z]), np.eye(3, 6)
+    """State and sensitivity to (x, y, z, s, r, b) stepped together: the variational equation, of one point or many."""
+    u = np.stack(np.broadcast_arrays(x, y, z))
+    S = np.zeros((3, 6, *u.shape[1:]))
+    S[range(3), range(3)] = 1.0
 
     def slope(u, S):
         x, y, z = u
-        by_state = np.array([[-s, s, 0], [r - z, -1, -x], [y, x, -b]])
-        by_parameter = np.array([[y - x, 0, 0], [0, x, 0], [0, 0, -z]])
-        return (
-            np.array([s * (y - x), x * (r - z) - y, x * y - b * z]),
-            by_state @ S + np.hstack([np.zeros((3, 3)), by_parameter]),
-        )
+        T = np.stack([s * (S[1] - S[0]), (r - z) * S[0] - S[1] - x * S[2], y * S[0] + x * S[1] - b * S[2]])
+        T[range(3), range(3, 6)] += y - x, x, -z
+        return np.stack([s * (y - x), x * (r - z) - y, x * y - b * z]), T
 
     for _ in range(steps):
         k1, K1 = slope(u, S)
