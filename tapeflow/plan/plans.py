@@ -481,7 +481,8 @@ def _number_on(program: Any, x: Tensor, what: str) -> int:
     if len(program.problems) > known:  # of this tensor, not of the tape
         del program.problems[known:]
         raise PlanError(
-            f"[Tape.freeze] {what} {x.dtype}{list(x.shape)} was computed, or written, outside of the tape. Do so inside of it."
+            f"[Tape.freeze] {what} {x.dtype}{list(x.shape)} was computed, or written, outside of the tape. Do so "
+            "inside of it."
         )
     return number
 
