@@ -13,6 +13,9 @@ from .dense import W9, log_posterior
 from .scalar import lorenz, lorenz_reference, lorenz_scan, make_lorenz
 
 # ---- W16: W10 from many points: the last x and its gradient, point by point ----
+#
+# The system is chaotic: among so many points there are some from which a rounding error grows by a factor of 10^7 (what
+# NumPy in float64 makes of 2,000 of them is 2e-10 off what it makes in extended precision). Hence the tolerance.
 
 ALL_SIX = tuple(range(6))
 OVER_POINTS = (0, 0, 0, None, None, None)
@@ -84,7 +87,7 @@ def mapped_jax(peer: Peer, arrays: list, size: dict) -> Step:
 
 W16 = Workload(
     "W16", "W10 from 10,000 points, value and gradient of each, float64", make_points, points_reference, lorenz, 6,
-    size={"points": 10_000, "steps": 500}, small={"points": 5, "steps": 4}, dtype="float64",
+    size={"points": 10_000, "steps": 500}, small={"points": 5, "steps": 4}, dtype="float64", rtol=1e-7,
     peers=("tapeflow-vmap", "tapeflow-replays", "jax-vmap"),
     own={"tapeflow-vmap": ("tapeflow-frozen", mapped_plan), "tapeflow-replays": ("tapeflow-frozen", replays),
          "jax-vmap": ("jax", mapped_jax)},
