@@ -198,3 +198,59 @@ def test_a_run_that_is_not_kept_asks_nothing_of_the_collector(monkeypatch):
     assert tp.hessian(lambda a: tp.sum(a**3))(x).tolist() == [[6.0, 0.0], [0.0, 12.0]]
     with pytest.raises(AssertionError, match="objects"):
         tp.freeze(lambda a: a * a, x)
+
+
+def by_function(f, x):
+    return tp.function(f)(x)  # recorded
+
+
+def by_replay(f, x):
+    again = tp.function(f)
+    again(x)
+    return again(x)
+
+
+def by_plan_in_a_recording(f, x):
+    plan = tp.freeze(f, x)
+    with tp.Tape():
+        return plan(x)
+
+
+def by_bound_plan_in_a_recording(f, x):
+    bound = tp.freeze(f, x).bind(x)
+    with tp.Tape():
+        return bound()
+
+
+def by_vmap(f, x):
+    return tp.vmap(lambda t: t)(x), tp.vmap(lambda t: t[1:])(x[None])[0], tp.vmap(lambda t: t * 2.0)(x)
+
+
+@pytest.mark.parametrize(
+    "call", [by_function, by_replay, by_plan_in_a_recording, by_bound_plan_in_a_recording, by_vmap]
+)
+def test_an_array_that_is_written_later_shows_in_no_result(call):
+    x = np.arange(3.0)
+    results = call(lambda t: (t, t[1:], 2.0 * t), x)
+    x += 10.0
+    assert [y.tolist() for y in results] == [[0.0, 1.0, 2.0], [1.0, 2.0], [0.0, 2.0, 4.0]]
+
+
+def test_an_array_that_is_written_later_shows_in_no_state():
+    w = tp.zeros(3, dtype="float64")
+    write = tp.function(lambda t: w.assign(t).sum())
+    for first in (0.0, 5.0):  # recorded, replayed
+        x = first + np.arange(3.0)
+        write(x)
+        x += 10.0
+        assert w.tolist() == [first, first + 1.0, first + 2.0]
+
+
+@pytest.mark.parametrize("bind", [False, True])
+def test_an_array_that_is_written_later_shows_in_no_gradient(bind):
+    x, w = np.arange(3.0), tp.ones(3, dtype="float64", requires_grad=True)
+    plan = tp.freeze(lambda w, t: tp.sum(w * t), w.detach(), x)
+    y = plan.bind(w, x)() if bind else plan(w, x)
+    x += 10.0
+    y.backward()
+    assert w.grad.tolist() == [0.0, 1.0, 2.0]

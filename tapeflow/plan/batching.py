@@ -185,7 +185,7 @@ def _batch(x: Any, axis: int, name: str) -> Tensor:
             f"[vmap] {name} is a {type(x).__name__}, which has no axes to map over. Pass a tensor or an array, or give "
             "in_axes None for it."
         )
-    t = as_input(x)
+    t = as_input(x, copy=True)
     if not -t.ndim <= axis < t.ndim:
         raise ShapeError(f"[vmap] in_axes is {axis} for {name}, whose shape is {t.shape}.")
     return t if axis % t.ndim == 0 else _core.moveaxis(t, axis, 0)

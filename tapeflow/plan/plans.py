@@ -89,6 +89,8 @@ class Plan(_core.Runner):
                 return self._noted_as_it_is(inputs)
             raise PlanError(_NO_GRADIENT)
         self.check(inputs)
+        # what looks at an array of the caller's must not go on: a gradient may need it later (see as_input)
+        inputs = [x if x.requires_grad else _core.asarray(x, copy=True) for x in inputs]
         return Interpreter(self.noted()).run(inputs)
 
     def _noted_as_it_is(self, inputs: Sequence[Tensor]) -> list[Tensor]:

@@ -52,11 +52,12 @@ class Captured:
     numbers: list[int]  # of the tensors among them
 
 
-def as_input(x: Any) -> Tensor:
-    """An argument as a tensor; arrays are looked at, and copied only where that cannot be."""
+def as_input(x: Any, copy: bool = False) -> Tensor:
+    """An argument as a tensor. A replay looks at arrays where that can be, for its results are fresh; a run op by op
+    takes copies, for results, state and what gradients need may be the argument itself, or views of it."""
     if isinstance(x, Tensor):
         return x
-    if isinstance(x, np.ndarray):
+    if isinstance(x, np.ndarray) and not copy:
         return _core.asarray(x, copy=False) if is_read_in_place(x) else _core.asarray(x)
     return _core.from_number(x, "float64", "plan") if type(x) is float else _core.asarray(x)
 
@@ -161,7 +162,7 @@ def _arguments(program: Any, leaves: list[Any], static: dict[int, Any], dynamic:
     for i, x in enumerate(leaves):
         if is_dynamic(x):
             dynamic.append(i)
-            x = _core.weak_input(program, x) if type(x) is float else program.add_input(as_input(x))
+            x = _core.weak_input(program, x) if type(x) is float else program.add_input(as_input(x, copy=True))
         else:
             static[i] = x
         inputs.append(x)
