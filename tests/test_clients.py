@@ -162,6 +162,26 @@ def test_nuts_has_the_moments_of_the_reference(name):
     assert np.all(r.error < 0.12 * r.spread), dict(zip(r.names, r.error / r.spread))  # so that a shift would show
 
 
+def test_the_programs_say_what_they_found(monkeypatch, capsys):
+    whole = fitting.valley
+    monkeypatch.setattr(fitting, "valley", lambda method: whole(method, variables=20))
+    fitting.main()
+    said = capsys.readouterr().out
+    assert (
+        "Hessian products; furthest variable from 1: " in said and "    k2 = 0.314 +- 0.012; the truth is 0.3\n" in said
+    )
+    greeks.main()
+    said = capsys.readouterr().out
+    assert (
+        f"the closed form says {greeks.closed_form()['gamma']:.5f}" in said and "by likelihood, 200,000 futures" in said
+    )
+    pytest.importorskip("mici", reason="the sampler: pip install mici")
+    monkeypatch.setattr(posteriors, "POSTERIORS", {"kid_scores": posteriors.POSTERIORS["kid_scores"]})
+    posteriors.main()
+    said = capsys.readouterr().out
+    assert said.startswith("kid_scores: ") and "known:   18.2758\n" in said
+
+
 # ---- how arrays come in
 
 

@@ -100,7 +100,7 @@ W16 = Workload(
 # ---- W17: W9 as a sampler calls it: an array goes in, a float and an array come out ----
 
 
-def _frozen_posterior(peer: Peer, arrays: list, size: dict) -> tuple[Any, Any]:
+def _posterior(peer: Peer, arrays: list, size: dict) -> tuple[Any, Any]:
     import tapeflow as tp
 
     w, x, y = arrays
@@ -111,7 +111,7 @@ def _frozen_posterior(peer: Peer, arrays: list, size: dict) -> tuple[Any, Any]:
 def called(peer: Peer, arrays: list, size: dict) -> Step:
     import tapeflow as tp
 
-    f, q = _frozen_posterior(peer, arrays, size)
+    f, q = _posterior(peer, arrays, size)
     plan = tp.function(f)
 
     def step():
@@ -125,7 +125,7 @@ def replayed(peer: Peer, arrays: list, size: dict) -> Step:
     """The plan alone, bound to the memory that it reads and writes."""
     import tapeflow as tp
 
-    f, q = _frozen_posterior(peer, arrays, size)
+    f, q = _posterior(peer, arrays, size)
     out = (np.empty(()), np.empty_like(q))
     replay = tp.freeze(f, q).bind(q, out=out)
 
