@@ -200,7 +200,7 @@ def test_arrays_and_floats_are_told_apart_as_tensors_are():
     assert [y.tolist() for y in plan(x, x)] == [[10.0, 4.0], [0.0, 0.0]]
     with pytest.raises(tp.PlanError, match="frozen for"):
         plan(x, x[:1])
-    with pytest.raises(tp.PlanError, match="structure"):
+    with pytest.raises(tp.PlanError, match="is a list, expected a tensor"):
         plan(x, [x])
     with pytest.raises(tp.PlanError, match="argument 1 is a number"):
         plan(x, 1.0)

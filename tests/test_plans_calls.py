@@ -74,6 +74,7 @@ NO_FUNCTION_OF_TENSORS = set(
     """
     Tensor Tape dropout empty empty_like device devices eager enable_grad freeze function load_plan parse_plan no_grad
     get_default_dtype get_num_threads set_default_dtype set_num_threads grad is_grad_enabled value_and_grad from_dlpack
+    checkpoint hessian hvp jacobian jvp sparse_hessian sparse_jacobian vjp vmap
     """.split()
 )
 KEEP = ("s", "rows", "idx", "A", "S")  # in order, or indices of one matrix

@@ -273,6 +273,8 @@ MP = {
     "digamma": mpmath.digamma, "polygamma": lambda n, x: mpmath.psi(int(n), x), "pow": lambda x, y: x**y,
     "hypot": lambda x, y: mpmath.sqrt(x * x + y * y), "atan2": mpmath.atan2,
     "logaddexp": lambda x, y: mpmath.log(mpmath.exp(x) + mpmath.exp(y)),
+    "sinc": mpmath.sincpi, "spherical_ratio": lambda n, x: mpmath.hyp0f1(n + 1.5, -((mpmath.pi * x / 2) ** 2))
+    / mpmath.fac2(2 * n + 1),
     "silu": lambda x: x / (1 + mpmath.exp(-x)), "gelu": lambda x: x * mpmath.erfc(-x / mpmath.sqrt(2)) / 2,
     "gelu_tanh": lambda x: x * (1 + mpmath.tanh(mpmath.sqrt(2 / mpmath.pi) * (x + mpmath.mpf("0.044715") * x**3))) / 2,
     "xlogy": lambda x, y: x * mpmath.log(y), "xlog1py": lambda x, y: x * mpmath.log1p(y),
