@@ -184,10 +184,10 @@ class Generator(_core.GeneratorState):
         >>> tp.random.Generator(0).uniform(-1, 1, (2, 3)).shape
         (2, 3)
         """
-        low, high = (_core.as_number(_read_parameter(p, name, "uniform")) for p, name in ((low, "low"), (high, "high")))
+        low, high = _read_parameter(low, "low", "uniform"), _read_parameter(high, "high", "uniform")
         dtype = _read_float_dtype(dtype, (low, high), "uniform")
         shape = _draw_shape(shape, (low, high), "uniform")
-        if isinstance(low, Tensor) or isinstance(high, Tensor):
+        if _is_tensor(low) or _is_tensor(high):
             u = _core.random_fill(self, "uniform", shape, dtype)
             low, high = (p.astype(dtype) if isinstance(p, Tensor) else p for p in (low, high))
             return low + (high - low) * u
@@ -202,9 +202,10 @@ class Generator(_core.GeneratorState):
         if low == 0.0:  # u < 1 and one rounding: cannot reach high
             return u
         u = u + low
-        top = np.dtype(dtype).type(high)
-        if top >= high:
-            top = np.nextafter(top, np.dtype(dtype).type(-np.inf))
+        if isinstance(high, Tensor):
+            top = _core.nextafter(high.astype(dtype), -math.inf)
+            return _core.where(top >= low, _core.minimum(u, top), u)
+        top = np.nextafter(np.dtype(dtype).type(high), np.dtype(dtype).type(-np.inf))
         return _core.minimum(u, float(top)) if top >= low else u
 
     def normal(self, loc: Any = 0.0, scale: Any = 1.0, shape: Any = None, dtype: Any = None) -> Tensor:

@@ -4,10 +4,10 @@ be mapped. The calls are those that the bench compares with NumPy."""
 import numpy as np
 import pytest
 from helpers import host
+from test_plans_calls import calls
 
 import tapeflow as tp
 from bench import ops as bench_ops
-from bench.cases import CASES
 from tapeflow.plan import batch_rules, batching
 from tapeflow.plan.ir import NAMES
 from tapeflow.transforms import flatten
@@ -18,14 +18,6 @@ COUNTED = {
     "m.nonzero(b)": "b", "m.nonzero(B)": "B", "m.argwhere(B)": "B", "m.masked_select(x, b)": "b", "x[b]": "b",
     "X[B]": "B", "m.unique_values(x)": "x", "m.unique_values(i)": "i",
 }  # fmt: skip
-
-
-def calls():
-    for name, rows in CASES.items():
-        for call in rows:
-            text = bench_ops.spelled(call)[0]
-            if bench_ops.is_expression(text) and name not in ("tensor", "asarray", "result_type", "from_dlpack"):
-                yield text
 
 
 def tensors(tree):
