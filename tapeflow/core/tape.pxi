@@ -434,6 +434,7 @@ cdef class Tape:
     cdef bint persistent
     cdef bint used
     cdef bint open
+    cdef public bint _only_notes  # of a recording, for a plan: no outer tape to what is differentiated inside
     cdef _ThreadRecord thread
     cdef readonly Program program  # which holds notes start .. stop of this window
     cdef readonly int64_t start, stop
@@ -628,7 +629,8 @@ cdef class Tape:
         if unconnected not in ("none", "zero"):
             raise errors.TapeError(f"[Tape.{name}] unconnected must be 'none' or 'zero', got {unconnected!r}.")
         cdef ThreadState *ts = thread_state()
-        return ts.depth > 0 or True in [tape is not self or self.persistent for tape in <list>ts.tapes]
+        return ts.depth > 0 or True in [
+            not tape._only_notes and (tape is not self or self.persistent) for tape in <list>ts.tapes]
 
     cdef int end_use(self) except -1:
         """Derivatives were taken: only a persistent tape is of further use."""

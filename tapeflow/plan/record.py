@@ -83,6 +83,7 @@ def capture(
     """
     with _core.get_state_lock(), _core.aside():  # one at a time, and those within it: a value has the mark of one
         tape = _core.Tape()
+        tape._only_notes = True
         program: Any = None
         done = False
         young = replayed and not gc.get_freeze_count()  # it walks what is frozen: 30 ms where libraries were
