@@ -1006,6 +1006,9 @@ cdef class WeakFloat(Tensor):
     def __rdivmod__(self, other):
         return other // self, other % self
 
+    def __round__(self, ndigits=None):
+        return float(self).__round__(ndigits)  # of a float without digits an int, so a look
+
     def __neg__(self):
         return weak_of(call1(OP_NEGATIVE, hold(self)))
 
