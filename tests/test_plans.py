@@ -149,6 +149,19 @@ def test_scalar_machine_has_every_op():
             assert_all_same(tp.freeze(lambda *a, f=f: f(*a), *xs)(*xs), want, f"{name} {dtype}")
 
 
+@pytest.mark.parametrize("dtype", ["bool", "uint8", "int32", "int64", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(), (5,), (2, 1, 5)])
+def test_a_condition_of_any_dtype(dtype, shape):
+    """Numbers whose first byte is 0, and NaN, are true where they are not 0."""
+    odd = {"f": [1.0, 0.0, 2.0, -0.0, np.nan], "i": [256, 0, 1 << 16, 1, -256], "u": [1, 0, 2, 0, 255], "b": [1, 0] * 2}
+    elements = np.resize(np.array(odd[np.dtype(dtype).kind]).astype(dtype), shape)
+    f = lambda c, x, y: (tp.where(c, x, y), tp.sum(tp.where(c, x * 2.0, y)))  # noqa: E731
+    x, y = tp.random.Generator(1).normal(shape=(5,)), tp.tensor(2.0)
+    for c in (elements, 1 - elements if dtype != "bool" else ~elements):
+        for way in WAYS:
+            assert_all_same(tp.freeze(f, elements, x, y, passes=way)(c, x, y), f(tp.tensor(c), x, y))
+
+
 # ---- state ----
 
 

@@ -22,6 +22,7 @@ from tapeflow.plan.ir import (
     ACCUMULATE,
     CODES,
     CONST,
+    DTYPES,
     GRAD,
     GRAD_GUARD,
     GUARD,
@@ -41,7 +42,7 @@ BLOCK, DIRECT, CONSTANT, PACKED = range(4)
 
 ASTYPE = CODES["astype"]
 _VIEWS = {CODES[name] for name in ("identity", "reshape", "permute_dims", "broadcast_to", "getitem")}
-_WHERE = "select"
+_BOOL = DTYPES.index("bool")
 
 _ALIGN = 64
 _GROUP_BYTES = 192 * 1024  # of all blocks of a group, as plan.h has it
@@ -470,6 +471,13 @@ def _give_back(holes: list[tuple[int, int]], hole: tuple[int, int]) -> None:
 # ---- linking
 
 
+def _operand_dtype(op: int, position: int, have: int, dtype: int) -> int:
+    """The dtype that the loop of an op over dtype takes an operand in: a condition as bool, whatever it was."""
+    if op == ASTYPE:
+        return have
+    return _BOOL if position == 0 and _core.op_kind(op) == "select" else dtype
+
+
 class Linker:
     """Writes nodes and storage down for _core.Executable: slots in an order in which a base comes before its views."""
 
@@ -584,7 +592,7 @@ class Linker:
             for position, k in enumerate(instr.ins):
                 cell = cells[k] if k in cells else copied[k]
                 have = values[k].dtype
-                wanted = have if op == ASTYPE or (position == 0 and _core.op_kind(op) == _WHERE) else dtype
+                wanted = _operand_dtype(op, position, have, dtype)
                 if have != wanted:
                     spare = self.layout.arena_bytes // 8 + self.spare_cells
                     self.spare_cells += 1
@@ -660,7 +668,7 @@ class Linker:
             for position, k in enumerate(instr.ins):
                 have = values[k].dtype
                 at = operand(k)
-                wanted = have if op == ASTYPE or (position == 0 and _core.op_kind(op) == _WHERE) else dtype
+                wanted = _operand_dtype(op, position, have, dtype)
                 if have != wanted:
                     to = block(wide)
                     casts.append(to)
