@@ -16,11 +16,12 @@ import numpy as np
 
 from tapeflow import _core, random
 from tapeflow._core import Tensor
-from tapeflow.errors import PlanError
+from tapeflow.errors import PlanError, TapeflowError
 from tapeflow.plan import passes as _passes
 from tapeflow.plan.ir import CODES, CONST, DTYPES, GRAD, GRAD_GUARD, GUARD, IR, Instr, Value, name_of
 from tapeflow.plan.plans import Plan
 from tapeflow.plan.record import Recording
+from tapeflow.plan.types import BOOL
 
 MAGIC = b"tapeflow plan\n"
 VERSION = 1
@@ -155,7 +156,17 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     n = int.from_bytes(data[len(MAGIC) + 4 : head], "little")
     try:
         return _read(json.loads(data[head : head + n]), data[head + n : -32])
-    except (KeyError, IndexError, ValueError, TypeError, AssertionError, RecursionError) as error:
+    except (PlanError, MemoryError):
+        raise
+    except (
+        TapeflowError,
+        LookupError,
+        ArithmeticError,
+        ValueError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+    ) as error:
         raise PlanError(f"[load_plan] {os.fspath(path)!r} does not hold a program: {error}.") from None
 
 
@@ -164,7 +175,10 @@ def _read(header: dict[str, Any], blobs: bytes) -> Plan:
     starts = np.cumsum([0, *header["blobs"]]).tolist()
 
     def tensor(k: int, number: int) -> Tensor:
-        elements = np.frombuffer(blobs[starts[number] : starts[number + 1]], DTYPES[values[k].dtype])
+        data = blobs[starts[number] : starts[number + 1]]
+        elements = np.frombuffer(data, DTYPES[values[k].dtype])
+        if values[k].dtype == BOOL and max(data, default=0) > 1:
+            raise ValueError("an element is neither True nor False")
         return _core.from_numpy(elements.reshape(values[k].shape), True, "load_plan")
 
     objects = {k: tensor(k, number) for k, number in header["constants"]}
@@ -179,13 +193,14 @@ def _read(header: dict[str, Any], blobs: bytes) -> Plan:
     stretches = [[made[g], *rest] for g, *rest in header["stretches"]]
     lines = [(file, number, name) for file, number, name in header["lines"]]
     ir = IR(values, objects, instrs, header["inputs"], header["outputs"], states, grads, stretches, lines)
-    _passes.verify(ir)
+    _passes.trust(ir, "load_plan")
     recording = _recording(ir, header["call"])
     noted = header.get("noted")
     if noted is None:
         return Plan(ir, recording, ("fuse",), name=header["name"])
+    if recording is None:
+        raise ValueError("what is to be differentiated has no call")
     ir.ungraded = set(noted["ungraded"])
-    assert recording is not None
     recording.again = ir.copy
     return Plan(ir.copy(), recording, tuple(noted["passes"]), name=header["name"], differentiable=True)
 
@@ -211,6 +226,23 @@ def _recording(ir: IR, call: Any) -> Recording | None:
         return None
     leaves = [x if isinstance(x, list) else _unplain(x["is"]) for x in call["leaves"]]
     static = {i: _unplain(x) for i, x in call["static"]}
-    return Recording(
-        ir, _untree(call["arguments"]), static, call["dynamic"], _untree(call["result"]), leaves, False, None
-    )
+    arguments, dynamic, result = _untree(call["arguments"]), call["dynamic"], _untree(call["result"])
+    places = [place for x in leaves if isinstance(x, list) for place in x]
+    if (
+        sorted([*static, *dynamic]) != list(range(_leaves(arguments)))
+        or dynamic != sorted(dynamic)
+        or len(dynamic) != len(ir.inputs)
+        or len(leaves) != _leaves(result)
+        or not all(len(x) == 1 for x in leaves if isinstance(x, list))
+        or not all(type(place) is int and 0 <= place < len(ir.outputs) for place in places)
+    ):
+        raise ValueError("the arguments or the result of a call are not those of the program")
+    return Recording(ir, arguments, static, dynamic, result, leaves, False, None)
+
+
+def _leaves(structure: Any) -> int:
+    """How many leaves a structure has."""
+    if structure is None:
+        return 1
+    kind, parts = structure
+    return sum([_leaves(part[1] if kind is dict else part) for part in parts])

@@ -19,7 +19,7 @@ from typing import Any
 from tapeflow import _core
 from tapeflow._core import Tensor
 from tapeflow.errors import PlanError
-from tapeflow.plan.ir import ACCUMULATE, CODES, CONST, IR, MADE, N_ELEMENTWISE, RANDOM, Instr, Value
+from tapeflow.plan.ir import ACCUMULATE, CODES, CONST, IR, N_ELEMENTWISE, RANDOM, Instr, Value
 
 _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _SMUL, _NEGATIVE, _POSITIVE = (
     CODES[name] for name in ("add", "subtract", "multiply", "divide", "smul", "negative", "positive")
@@ -290,18 +290,17 @@ def run(ir: IR, names: tuple[str, ...]) -> None:
         ir.counts.append((name, len(ir.instrs)))
 
 
-def verify(ir: IR) -> None:
-    """Each value is made once, before it is read, or comes from somewhere. For what is read from text and files, for
-    tests and TAPEFLOW_VERIFY=1."""
-    known = {*ir.inputs, *ir.objects}
-    for k in known:
-        assert 0 <= k < len(ir.values) and ir.values[k].kind != MADE, f"%{k} comes from nowhere"
-    for instr in ir.instrs:
-        for k in instr.ins:
-            assert k in known, f"{instr!r} reads %{k} before it is made"
-        if instr.op >= 0:
-            assert instr.out not in known, f"{instr!r} makes %{instr.out} again"
-            assert 0 <= instr.out < len(ir.values) and ir.values[instr.out].kind == MADE, f"{instr!r} makes no value"
-            known.add(instr.out)
-    for k in ir.results():
-        assert k in known, f"the result %{k} is never made"
+def verify(ir: IR, op: str = "freeze") -> None:
+    """Is each value made once, before it is read, with the type that its op gives? Otherwise a PlanError, as op's. For
+    what is read from text and files, for tests and TAPEFLOW_VERIFY=1."""
+    from tapeflow.plan import types
+
+    types.check(ir, op)
+
+
+def trust(ir: IR, op: str) -> None:
+    """Verify a program that was read from elsewhere, and let it check the positions whose bounds are not known."""
+    from tapeflow.plan import positions
+
+    verify(ir, op)
+    positions.check(ir)

@@ -25,7 +25,7 @@ import numpy as np
 
 from tapeflow import _core, random
 from tapeflow._core import Tensor
-from tapeflow.errors import PlanError
+from tapeflow.errors import PlanError, TapeflowError
 from tapeflow.plan import passes as _passes
 from tapeflow.plan.ir import (
     CODES,
@@ -172,14 +172,13 @@ def parse_plan(text: str) -> Plan:
                     break
             else:
                 raise PlanError(f"[parse_plan] cannot read the line {line!r}.")
-    except (KeyError, IndexError, ValueError, OverflowError) as error:
+    except (PlanError, MemoryError):
+        raise
+    except (TapeflowError, KeyError, IndexError, ValueError, TypeError, OverflowError) as error:
         raise PlanError(f"[parse_plan] the line {line!r} is wrong: {error}.") from None
     if not reader.done:
         raise PlanError("[parse_plan] the last line must be `return` and the results.")
-    try:
-        _passes.verify(reader.ir)
-    except AssertionError as error:
-        raise PlanError(f"[parse_plan] {error}.") from None
+    _passes.trust(reader.ir, "parse_plan")
     return Plan(reader.ir, None, ("fuse",), name=head[1])
 
 
