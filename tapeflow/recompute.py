@@ -31,8 +31,8 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     Returns
     -------
     callable
-        Of f's arguments. Gradients, those of captured leaves included, have the bits of f's own, in every order, and
-        inside of plans. Nests; also a decorator.
+        Of f's arguments. Gradients, those of captured leaves included, have the bits of f's own, also inside of plans;
+        of higher order, and in forward mode, up to the order of sums. Nests; also a decorator.
 
     Raises
     ------
