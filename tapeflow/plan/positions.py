@@ -14,7 +14,7 @@ import numpy as np
 
 from tapeflow import _core
 from tapeflow.plan.ir import CODES, CONST, DTYPES, IR, MADE, Instr, Value
-from tapeflow.plan.types import BOOL, DRAW_INTEGERS, INT32, INT64, INT64_MAX, INT64_MIN, INTEGERS, UINT8, highest_place
+from tapeflow.plan.types import BOOL, DRAW_INTEGERS, INT32, INT64, INTEGERS, UINT8, highest_place
 
 Bounds = tuple[int, int]  # lowest, highest
 
