@@ -29,6 +29,8 @@ GUARD = -1  # the value must have the bits that Python saw
 GRAD_GUARD = -2  # the .grad of a tensor must be there, or not, as it was
 
 RANDOM, ACCUMULATE = CODES["random"], CODES["accumulate"]
+# Their kernels trust the positions, operand 1: in range, and without gaps, so that no view takes their place.
+INDEXED = (CODES["take"], CODES["put"], CODES["scatter_add"])
 
 
 class Value(NamedTuple):
@@ -104,6 +106,10 @@ class IR:
     def new_value(self, value: Value) -> int:
         self.values.append(value)
         return len(self.values) - 1
+
+    def positions(self) -> set[int]:
+        """The values that ops trust as positions."""
+        return {instr.ins[1] for instr in self.instrs if instr.op in INDEXED}
 
     def used(self) -> set[int]:
         """The values that an instruction reads or that outlive a run."""

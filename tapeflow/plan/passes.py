@@ -101,6 +101,7 @@ def forward(ir: IR) -> None:
     values = ir.values
     made = {instr.out: instr for instr in ir.instrs}
     names: dict[int, int] = {}
+    positions = ir.positions()
 
     def behind(k: int) -> int:
         """What k repeats, as far as an elementwise op can tell."""
@@ -141,6 +142,8 @@ def forward(ir: IR) -> None:
             same = _unchanged(ir, made, op, ins)
             if same is None or values[same].shape != shape or values[same].dtype != values[instr.out].dtype:
                 continue
+            if instr.out in positions:
+                continue
             names[instr.out] = same
             continue
         inner = made.get(ins[0]) if op in (_RESHAPE, _PERMUTE) else None
@@ -152,7 +155,7 @@ def forward(ir: IR) -> None:
             same_order = instr.params == tuple(range(len(instr.params)))
         else:
             same_order = op in (_RESHAPE, _BROADCAST) and values[ins[0]].shape == values[instr.out].shape
-        if same_order or op == _IDENTITY:
+        if (same_order or op == _IDENTITY) and instr.out not in positions:
             names[instr.out] = ins[0]
     ir.renamed(names)
     ir.renamed(names)  # a result that was renamed twice
@@ -213,6 +216,7 @@ def windows(ir: IR) -> None:
     values = ir.values
     made: dict[int, Instr] = {}
     names: dict[int, int] = {}
+    positions = ir.positions()
     for instr in ir.instrs:
         if names:
             instr.ins = tuple([names.get(k, k) for k in instr.ins])
@@ -222,7 +226,7 @@ def windows(ir: IR) -> None:
             if base is not None and base.params == instr.params:
                 written = base.ins[-1]
                 if op == _GETITEM:
-                    if _alike(values, written, instr.out):
+                    if _alike(values, written, instr.out) and instr.out not in positions:
                         names[instr.out] = written
                 elif base.op == _ASSIGN:
                     instr.ins = (base.ins[0], instr.ins[1])

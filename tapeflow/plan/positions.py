@@ -13,15 +13,13 @@ from collections.abc import Callable
 import numpy as np
 
 from tapeflow import _core
-from tapeflow.plan.ir import CODES, CONST, DTYPES, IR, MADE, Instr, Value
+from tapeflow.plan.ir import CODES, CONST, DTYPES, INDEXED, IR, MADE, Instr, Value
 from tapeflow.plan.types import BOOL, DRAW_INTEGERS, INT32, INT64, INTEGERS, UINT8, highest_place
 
 Bounds = tuple[int, int]  # lowest, highest
 
-INDEXED = tuple(CODES[name] for name in ("take", "put", "scatter_add"))
 _PLACES = CODES["places"]
-_GAPS = tuple(CODES[name] for name in ("permute_dims", "broadcast_to", "getitem"))  # may be views with other strides
-_IDENTITY = CODES["identity"]
+_VIEWS = tuple(CODES[name] for name in ("identity", "permute_dims", "broadcast_to", "getitem"))  # may have gaps
 _HELD: dict[int, Bounds] = {
     BOOL: (0, 1),
     UINT8: (0, 255),
@@ -41,7 +39,7 @@ def check(ir: IR) -> None:
     checked: dict[tuple[int, int], int] = {}  # positions and the extent of their axis -> those that are checked
     instrs: list[Instr] = []
     for instr in ir.instrs:
-        if instr.op in _GAPS or (instr.op == _IDENTITY and instr.ins[0] in views):
+        if instr.op in _VIEWS:
             views.add(instr.out)
         if instr.op in INDEXED:
             axis, k = instr.params[0], instr.ins[1]

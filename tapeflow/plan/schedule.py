@@ -33,7 +33,6 @@ from tapeflow.plan.ir import (
     RANDOM,
     TENSOR,
     Instr,
-    Value,
     compute_dtype,
 )
 
@@ -43,7 +42,6 @@ BLOCK, DIRECT, CONSTANT, PACKED = range(4)
 
 ASTYPE = CODES["astype"]
 _VIEWS = {CODES[name] for name in ("identity", "reshape", "permute_dims", "broadcast_to", "getitem")}
-_INDEXED = {CODES[name] for name in ("take", "put", "scatter_add")}  # whose kernels read positions without strides
 _BOOL = DTYPES.index("bool")
 
 _ALIGN = 64
@@ -93,7 +91,6 @@ def schedule(ir: IR, fuse: bool = True) -> tuple[list[Node], dict[int, View]]:
     waiting: deque[Node] = deque()
     waited_for: dict[int, Node] = {}  # a value that such a node makes, or a view of one
     views: dict[int, View] = {}
-    positions = {instr.ins[1] for instr in ir.instrs if instr.op in _INDEXED}
 
     def is_open(node: Node) -> bool:
         return node.shape is not None and open_groups.get(node.shape) is node
@@ -137,7 +134,7 @@ def schedule(ir: IR, fuse: bool = True) -> tuple[list[Node], dict[int, View]]:
             continue
         if op in _VIEWS:
             view = _view(ir, instr, views)
-            if view is not None and (instr.out not in positions or _is_packed(values[instr.out], view)):
+            if view is not None:
                 views[instr.out] = view
                 if view.base in group_of:
                     group_of[instr.out] = group_of[view.base]
@@ -246,10 +243,6 @@ def _window(params: tuple[int, ...], shape: tuple[int, ...], result: tuple[int, 
             strides.append(steps[k][1])
             k += 1
     return View(view.base, offset, tuple(strides)) if k == len(steps) else None
-
-
-def _is_packed(value: Value, view: View) -> bool:
-    return value.size == 0 or _is_contiguous(value.shape, view.strides, ITEMSIZE[value.dtype])
 
 
 def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
