@@ -141,7 +141,8 @@ def load_plan(path: str | os.PathLike[str]) -> Plan:
     Captured tensors and their .grad come as they were saved and belong to the plan: see `plan.state`. So do generators,
     see `plan.generators`; only what drew from the default generator goes on with that of this process.
 
-    Raises PlanError for a file that is damaged, no plan, or of another version.
+    Raises PlanError for a file that is damaged, no plan, or of another version, or whose instructions do not fit what
+    they read.
     """
     with open(path, "rb") as file:
         data = file.read()

@@ -149,7 +149,8 @@ def parse_plan(text: str) -> Plan:
 
     Constants and captured tensors must be small enough to stand in the text (64 elements).
 
-    Raises PlanError for a text that is no plan, or not a whole one.
+    Raises PlanError for a text that is no plan, or not a whole one, or in which an instruction does not fit what it
+    reads: it is named, with what was expected.
 
     >>> plan = tp.freeze(lambda x: x + 1.0, tp.tensor([1.0]))
     >>> tp.parse_plan(str(plan))(tp.tensor([2.0]))[0].tolist()

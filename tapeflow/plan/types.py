@@ -234,7 +234,8 @@ def _concat(s: Site) -> Type:
     axis = _axis(s, s.params[0])
     shape = s.x.shape
     for n, x in enumerate(s.xs):
-        _like(x, s.x.dtype, (*shape[:axis], *x.shape[axis : axis + 1], *shape[axis + 1 :]), f"operand {n}")
+        along = x.shape[axis] if axis < len(x.shape) else 0
+        _like(x, s.x.dtype, (*shape[:axis], along, *shape[axis + 1 :]), f"operand {n}")
     return s.x.dtype, (*shape[:axis], sum([x.shape[axis] for x in s.xs]), *shape[axis + 1 :])
 
 
