@@ -8,9 +8,9 @@ import sys
 
 import numpy as np
 import pytest
-import test_plans
 from conftest import PROFILE
 from hypothesis import given, settings
+from test_plans_calls import POOL, calls, function_of
 from worlds import WORLDS, world
 
 import tapeflow as tp
@@ -40,18 +40,11 @@ def frozen_and_verified(f, *xs):
 
 def functions_of_calls():
     """Each function of the bench's table, with its gradient where it has one, and over a batch where it goes."""
-    pool = test_plans.POOL["float32"]
-    for text in dict.fromkeys(test_plans.calls()):
-        names = sorted(test_plans.bench_ops.names_in(text) & set(pool))
-        arrays = [k for k in names if isinstance(pool[k], np.ndarray)]
-        if not arrays or any(f"m.{name}(" in text for name in test_plans.LOOKS):
-            continue
-        code, others = compile(text, "call", "eval"), {k: pool[k] for k in names if k not in arrays}
-
-        def f(*xs, code=code, others=others, arrays=arrays):
-            return eval(code, {**others, **dict(zip(arrays, xs, strict=True)), "m": tp})
-
-        yield text, f, [tp.tensor(pool[k]) for k in arrays]
+    pool = POOL[16, "float32"]
+    for text in dict.fromkeys(calls()):
+        f, arrays = function_of(text, pool)
+        if arrays:
+            yield text, f, [tp.tensor(pool[k]) for k in arrays]
 
 
 def with_gradient(f, xs):
