@@ -41,3 +41,13 @@ def no_leaked_state():
     before = global_state()
     yield
     assert global_state() == before, "the test left the default dtype, the threads or the grad mode changed"
+
+
+@pytest.fixture
+def two_threads():
+    import tapeflow as tp
+
+    before = tp.get_num_threads()
+    tp.set_num_threads(2)
+    yield
+    tp.set_num_threads(before)

@@ -5,6 +5,7 @@ order against differences, the second against differences of the first, the fuse
 bit for bit, and shapes and dtypes of every gradient.
 """
 
+import threading
 import zlib
 
 import numpy as np
@@ -235,3 +236,24 @@ def check_fused(f, *arrays, seed=None, label=""):
         fused, composed = (gradients(f, *cast, seed=s, create_graph=c) for c in (False, True))
         for i, (g, c) in enumerate(zip(fused, composed, strict=True)):
             assert_same(g, c, label=f"{label} {dtype} gradient {i}, fused against composed")
+
+
+def together(work, count=8):
+    """work(k) in threads that start from one barrier; raises what any of them raised."""
+    barrier, errors = threading.Barrier(count), []
+
+    def run(k):
+        try:
+            barrier.wait(30)
+            work(k)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(k,)) for k in range(count)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join(60)
+        assert not t.is_alive(), "a thread hangs"
+    if errors:
+        raise errors[0]

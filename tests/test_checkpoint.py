@@ -4,7 +4,7 @@ import threading
 
 import numpy as np
 import pytest
-from helpers import assert_same, close
+from helpers import assert_same, close, together
 
 import tapeflow as tp
 from tapeflow import _core
@@ -410,29 +410,20 @@ def test_backward_twice_and_in_another_thread():
 
 
 def test_threads():
-    x, want = normal(4, 6), []
-    failures = []
+    x = normal(4, 6)
     f = residual_net(tp.checkpoint(lambda x: x * OWN.uniform(shape=x.shape, dtype="float64") + twice_used(x)))
 
-    def work():
-        try:
-            for _ in range(10):
-                a = x.detach().requires_grad_()
-                y = f(a)
-                y.backward(retain_graph=True)
-                first = a.grad
-                a.zero_grad()
-                y.backward()
-                assert_same(a.grad, first)
-        except BaseException as error:
-            failures.append(error)
+    def work(k):
+        for _ in range(10):
+            a = x.detach().requires_grad_()
+            y = f(a)
+            y.backward(retain_graph=True)
+            first = a.grad
+            a.zero_grad()
+            y.backward()
+            assert_same(a.grad, first)
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for t in workers:
-        t.start()
-    for t in workers:
-        t.join()
-    assert not failures and not want
+    together(work, 4)
 
 
 def test_entries_are_given_back():

@@ -1,12 +1,11 @@
 """custom_vjp: in every order, in plans, with containers and constants; what a rule may not do."""
 
 import gc
-import threading
 import weakref
 
 import numpy as np
 import pytest
-from helpers import assert_same, close
+from helpers import assert_same, close, together
 
 import tapeflow as tp
 from tapeflow import _core
@@ -376,22 +375,13 @@ def test_threads_share_a_rule():
     x, y = float64(0.3, -1.2), float64(0.7, 0.4)
     want = tp.grad(scalar(f))(x, y)
     trunk = x.requires_grad_()
-    failures = []
 
-    def work():
-        try:
-            for _ in range(50):
-                assert_same(tp.grad(scalar(f))(trunk.detach(), y), want)
-                scalar(f)(trunk, y).backward()
-        except BaseException as error:
-            failures.append(error)
+    def work(k):
+        for _ in range(50):
+            assert_same(tp.grad(scalar(f))(trunk.detach(), y), want)
+            scalar(f)(trunk, y).backward()
 
-    workers = [threading.Thread(target=work) for _ in range(4)]
-    for t in workers:
-        t.start()
-    for t in workers:
-        t.join()
-    assert not failures
+    together(work, 4)
     close(trunk.grad, 200 * want.numpy(), 1e-12)
 
 

@@ -601,14 +601,6 @@ def test_runs_of_one_plan_that_writes_lose_nothing():
 # ---- fork ----
 
 
-@pytest.fixture
-def two_threads():
-    before = tp.get_num_threads()
-    tp.set_num_threads(2)
-    yield
-    tp.set_num_threads(before)
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_plan_made_before_a_fork_runs_on_both_sides(two_threads):

@@ -12,6 +12,7 @@ import time
 
 import numpy as np
 import pytest
+from helpers import together
 
 import tapeflow as tp
 
@@ -26,35 +27,6 @@ def busy_switching():
     sys.setswitchinterval(1e-5)
     yield
     sys.setswitchinterval(before)
-
-
-@pytest.fixture
-def two_threads():
-    before = tp.get_num_threads()
-    tp.set_num_threads(2)
-    yield
-    tp.set_num_threads(before)
-
-
-def together(work, count=THREADS):
-    """work(k) in threads that start from one barrier; raises what any of them raised."""
-    barrier, errors = threading.Barrier(count), []
-
-    def run(k):
-        try:
-            barrier.wait(30)
-            work(k)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(k,)) for k in range(count)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join(60)
-        assert not t.is_alive(), "a thread hangs"
-    if errors:
-        raise errors[0]
 
 
 FIRST_PRODUCTS = """

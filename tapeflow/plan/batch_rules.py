@@ -15,9 +15,7 @@ from tapeflow import _core
 from tapeflow._core import Tensor
 from tapeflow.errors import TapeError
 from tapeflow.plan.interpret import DETACHED, apply_op
-from tapeflow.plan.ir import CODES, DTYPES, N_ELEMENTWISE, NAMES, Value
-
-_INT64 = DTYPES.index("int64")
+from tapeflow.plan.ir import CODES, DTYPES, INT64, N_ELEMENTWISE, NAMES, Value
 
 
 @dataclass
@@ -320,7 +318,7 @@ def _cross_entropy(call: Call) -> Tensor:
     dtype = call.out.dtype
     flat = _reshape(_apply("log_softmax", (), [x], dtype, x.shape), (call.n * rows * classes,))
     ids = _reshape(labels, (call.n * rows,)).astype("int64")
-    at = _apply("class_positions", (classes,), [ids], _INT64, ids.shape)
+    at = _apply("class_positions", (classes,), [ids], INT64, ids.shape)
     losses = _apply("take", (0,), [flat, at], dtype, at.shape)
     return -_core.mean(_reshape(losses, (call.n, rows)), axis=1)
 

@@ -20,6 +20,7 @@ CODES: dict[str, int] = {name: code for code, name in enumerate(NAMES)}
 N_ELEMENTWISE: int = _core.n_elementwise()
 ITEMSIZE = (1, 1, 4, 8, 4, 8)
 DTYPES = ("bool", "uint8", "int32", "int64", "float32", "float64")
+BOOL, UINT8, INT32, INT64, FLOAT32, FLOAT64 = range(6)  # their codes
 
 # Where a value comes from.
 MADE, INPUT, TENSOR, GRAD, CONST = range(5)

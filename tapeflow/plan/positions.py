@@ -13,8 +13,8 @@ from collections.abc import Callable
 import numpy as np
 
 from tapeflow import _core
-from tapeflow.plan.ir import CODES, CONST, DTYPES, INDEXED, IR, MADE, Instr, Value
-from tapeflow.plan.types import BOOL, DRAW_INTEGERS, INT32, INT64, INTEGERS, UINT8, highest_place
+from tapeflow.plan.ir import BOOL, CODES, CONST, DTYPES, INDEXED, INT32, INT64, IR, MADE, UINT8, Instr, Value
+from tapeflow.plan.types import DRAW_INTEGERS, INTEGERS, highest_place
 
 Bounds = tuple[int, int]  # lowest, highest
 

@@ -20,9 +20,9 @@ from typing import Any, NamedTuple
 from tapeflow import _core
 from tapeflow.plan.ir import (
     ACCUMULATE,
+    BOOL,
     CODES,
     CONST,
-    DTYPES,
     GRAD,
     GRAD_GUARD,
     GUARD,
@@ -42,7 +42,6 @@ BLOCK, DIRECT, CONSTANT, PACKED = range(4)
 
 ASTYPE = CODES["astype"]
 _VIEWS = {CODES[name] for name in ("identity", "reshape", "permute_dims", "broadcast_to", "getitem")}
-_BOOL = DTYPES.index("bool")
 
 _ALIGN = 64
 _GROUP_BYTES = 192 * 1024  # of all blocks of a group, as plan.h has it
@@ -475,7 +474,7 @@ def _operand_dtype(op: int, position: int, have: int, dtype: int) -> int:
     """The dtype that the loop of an op over dtype takes an operand in: a condition as bool, whatever it was."""
     if op == ASTYPE:
         return have
-    return _BOOL if position == 0 and _core.op_kind(op) == "select" else dtype
+    return BOOL if position == 0 and _core.op_kind(op) == "select" else dtype
 
 
 class Linker:

@@ -21,11 +21,10 @@ from tapeflow.errors import DTypeError, TapeError
 from tapeflow.plan import coloring
 from tapeflow.plan.functions import _hashable
 from tapeflow.plan.interpret import DETACHED, PLACED
-from tapeflow.plan.ir import CODES, CONST, GUARD, INPUT, IR, N_ELEMENTWISE, RANDOM, TENSOR, Instr
+from tapeflow.plan.ir import CODES, CONST, FLOAT32, FLOAT64, GUARD, INPUT, IR, N_ELEMENTWISE, RANDOM, TENSOR, Instr
 from tapeflow.plan.record import is_dynamic, record
 from tapeflow.transforms import Run, argument_numbers, checked_argnums, checked_function, flatten
 
-_FLOAT64 = 5
 _MOVES = {
     CODES[name]
     for name in ("reshape", "permute_dims", "broadcast_to", "getitem", "unslice", "assign", "concat", "take", "put")
@@ -64,7 +63,7 @@ class Patterns:
     def step(self, instr: Instr) -> None:
         self.learn(instr)
         out = self.ir.values[instr.out]
-        if out.dtype < _FLOAT64 - 1:
+        if out.dtype < FLOAT32:
             return
         given = self.calls.get(instr.out)
         if given is not None:  # a result of a call with a rule of its own, which may do anything
@@ -149,9 +148,9 @@ class Patterns:
         out = values[instr.out]
         if len(xs) > 16:
             with _core.no_grad():
-                moved = _core.apply_op(instr.op, instr.params, xs, _FLOAT64, out.shape)
+                moved = _core.apply_op(instr.op, instr.params, xs, FLOAT64, out.shape)
         else:
-            moved = _core.compute_op(instr.op, instr.params, xs, _FLOAT64, out.shape)
+            moved = _core.compute_op(instr.op, instr.params, xs, FLOAT64, out.shape)
         nothing = self.sparse.csr_matrix((1, self.n), dtype=np.int8)
         return self.sparse.vstack([nothing, *rows], format="csr")[_core.array_of(moved).ravel().astype(np.int64)]
 
@@ -184,7 +183,7 @@ class Patterns:
                 CODES["take"],
                 instr.params[:1],
                 [_core.from_numpy(places, True, "sparse"), self.known[idx]],
-                _FLOAT64,
+                FLOAT64,
                 values[updates].shape,
             )
             rows = _core.array_of(at).ravel().astype(np.int64)
@@ -354,7 +353,7 @@ class Compressed:
                 known[k] = x.detach()
                 captured.append((x, _core.bytes_of(x)))
         for k, i in zip(ir.inputs, dynamic, strict=True):
-            if ir.values[k].kind == INPUT and ir.values[k].dtype < _FLOAT64 - 1:
+            if ir.values[k].kind == INPUT and ir.values[k].dtype < FLOAT32:
                 known[k] = _core.asarray(leaves[i])
         return known, captured
 

@@ -20,17 +20,23 @@ from tapeflow.ops import TABLE
 from tapeflow.plan.interpret import DETACHED, PLACED
 from tapeflow.plan.ir import (
     ACCUMULATE,
+    BOOL,
     CODES,
     CONST,
     DTYPES,
+    FLOAT32,
+    FLOAT64,
     GRAD,
     GRAD_GUARD,
     GUARD,
     INPUT,
+    INT32,
+    INT64,
     IR,
     ITEMSIZE,
     MADE,
     TENSOR,
+    UINT8,
     Instr,
     Value,
     name_of,
@@ -38,7 +44,6 @@ from tapeflow.plan.ir import (
 
 Type = tuple[int, tuple[int, ...]]  # dtype code, shape
 
-BOOL, UINT8, INT32, INT64, FLOAT32, FLOAT64 = range(6)
 FLOATS = (FLOAT32, FLOAT64)
 INTEGERS = (UINT8, INT32, INT64)
 ALL = tuple(range(6))
