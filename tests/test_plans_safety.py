@@ -122,6 +122,12 @@ def test_a_leaf_that_is_frozen_and_thawed():
     with pytest.raises(tp.PlanError, match="required grad when the plan was recorded and does not now"):
         plan(x)
     w.requires_grad_(True)
+    u = tp.tensor(2.0, requires_grad=True)
+    mapped = tp.vmap(tp.freeze(tp.grad(lambda a: a * a * u), 3.0))
+    assert mapped(tp.ones(3, dtype="float64")).tolist() == [4.0, 4.0, 4.0]
+    u.requires_grad_(False)
+    with pytest.raises(tp.PlanError, match="required grad when the plan was recorded and does not now"):
+        mapped(tp.ones(3, dtype="float64"))
     v.grad = w.grad = None
     plan(x)
     assert w.grad.tolist() == [24.0, 72.0]

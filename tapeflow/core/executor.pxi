@@ -812,10 +812,8 @@ cdef class Runner:
 
     cdef list replay(self, object inputs, list targets):
         """The outputs of a run, which has an arena of its own; written into targets where there are some."""
-        if self.flags_seen != flags_moved:
-            self._check_flags()
-            self.flags_seen = flags_moved
         if is_followed(inputs):
+            self.check_flags()
             return self._followed(inputs)
         if not thread_state().flags & T_NAN:
             return self.run_once(inputs, targets, False)
@@ -826,12 +824,22 @@ cdef class Runner:
         return self.run_once(inputs, targets, False)
 
     cdef inline list run_once(self, object inputs, list targets, bint look):
-        cdef list idle = self.idle
-        cdef Executable executable = idle.pop() if len(idle) else self._link()
+        cdef Executable executable = self.taken()
         try:
             return executable.run(inputs, targets, look)
         finally:
-            idle.append(executable)
+            self.idle.append(executable)
+
+    cdef inline Executable taken(self):
+        """An executable that no other run uses, to be given back to `idle`."""
+        self.check_flags()
+        return self.idle.pop() if len(self.idle) else self._link()
+
+    cdef inline int check_flags(self) except -1:
+        if self.flags_seen != flags_moved:
+            self._check_flags()
+            self.flags_seen = flags_moved
+        return 0
 
     def __call__(self, *args, **kwargs):
         """The result for these arguments, in fresh tensors."""
@@ -849,13 +857,11 @@ cdef class Runner:
 
     def _over(self, inputs, each, n):
         """The outputs of n runs; see Executable.run_over."""
-        cdef Executable executable
-        cdef list idle = self.idle
-        executable = idle.pop() if len(idle) else self._link()
+        cdef Executable executable = self.taken()
         try:
             return executable.run_over(inputs, each, n)
         finally:
-            idle.append(executable)
+            self.idle.append(executable)
 
     def _replay(self, inputs):
         """The outputs of a run, a list."""
