@@ -55,9 +55,8 @@ def _load() -> ModuleType:
 
 def _function(name: str) -> Any:
     """A function of the OpenBLAS beside SciPy, by its name without prefix; None where no library exports it."""
-    if not sys.platform.startswith("linux"):
-        return None
-    for path in glob.glob(os.path.join(os.path.dirname(_folder()), "scipy.libs", "*openblas*")):
+    beside = os.path.join(_folder(), os.pardir, "scipy.libs"), os.path.join(_folder(), ".dylibs")  # (macOS)
+    for path in [path for folder in beside for path in glob.glob(os.path.join(folder, "*openblas*"))]:
         library = ctypes.CDLL(path)
         for prefix in ("scipy_openblas_", "openblas_"):
             found = getattr(library, prefix + name, None)
@@ -71,6 +70,13 @@ def _find_setter() -> None:
     global _setter
     if _setter is None:
         _setter = _function("set_num_threads")
+
+
+def thread_functions() -> tuple[int, int]:
+    """Addresses of OpenBLAS's setter and getter of the number of threads; 0 where there is none."""
+    both = _function("set_num_threads"), _function("get_num_threads")
+    setter, getter = (ctypes.cast(f, ctypes.c_void_p).value or 0 if f else 0 for f in both)
+    return setter, getter
 
 
 def description() -> str:

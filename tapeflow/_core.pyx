@@ -92,6 +92,7 @@ cdef extern from "platform.h" nogil:
                                int64_t, int64_t) noexcept nogil
     ctypedef void (*tpf_range)(void *, int64_t, int64_t) noexcept nogil
     void tpf_parallel(tpf_range, void *, int64_t, int64_t)
+    void tpf_parallel_light(tpf_range, void *, int64_t, int64_t)
     ctypedef void (*tpf_matvec)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t,
                                 int) noexcept nogil
     ctypedef void (*tpf_dot)(void *, const void *, const void *, int64_t, int64_t, int64_t, int64_t,
@@ -212,7 +213,7 @@ cdef extern from "plan.h" nogil:
     ctypedef struct tpf_group:
         int n_operands, n_steps, n_blocks, ndim, block, block_bytes
         const int64_t *shape
-        int64_t size, grain, parallel
+        int64_t size, grain, work
         tpf_group_operand *operands
         tpf_group_step *steps
     void tpf_run_group(const tpf_group *)
@@ -237,9 +238,12 @@ cdef enum:
     TINY_MATMUL = 8192           # m n k up to which our own loop beats the call of BLAS
     TINY_MATVEC = 512            # the same for a matrix and a vector
     MATVEC_ROW = 32              # elements from which a row is summed in lanes
-    BATCH_PARALLEL = 1 << 20     # multiplications of a batch from which threads pay
+    BATCH_PARALLEL = 1 << 19     # multiplications from which threads that are awake pay
+    BATCH_AWAKE = 1 << 23        # and from which it pays to wake them
     BLAS_ALONE = 1 << 18         # m n k up to which OpenBLAS uses one thread of its own
-    PIECE_ROWS = 16              # rows of a product computed in pieces: a multiple of that
+    PIECE_WORK = 1 << 18         # multiplications of a piece of a product, at least
+    PIECE_LEAST = 32             # rows or columns of one, at least
+    PIECE_STEP = 16              # and a multiple of
 cdef int64_t LARGEST = 0x7fffffffffffffff
 
 # The instruction-set level: the best that the CPU has, unless TAPEFLOW_ISA asks for a lower one (v2, v3, v4).

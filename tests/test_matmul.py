@@ -1,6 +1,7 @@
 """matmul of 1-D, 2-D, batched and broadcast operands: values within k*eps of a wider product, every transpose,
 integers, zero sizes, IEEE products of infinities, and gradients to the second order."""
 
+import ctypes
 import itertools
 
 import numpy as np
@@ -30,6 +31,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tapeflow as tp
+from tapeflow import _blas
 
 PAIRS = [  # every special case of rank, batch and broadcast
     ((3,), (3,)), ((1,), (1,)), ((2, 3), (3,)), ((3, 3), (3,)), ((3,), (3, 2)), ((3,), (3, 3)), ((1, 3), (3,)),
@@ -296,6 +298,41 @@ def test_a_batch_computed_in_pieces(m, k, n, dtype):
     check_product(x @ y, a, b)
     check_product(tp.tensor(a.swapaxes(2, 3).copy()).mT @ tp.tensor(b.swapaxes(2, 3).copy()).mT, a, b)
     check_product(x[:, :1] @ y[:1], a[:, :1], b[:1])
+
+
+@pytest.fixture
+def threads():
+    before = tp.get_num_threads()
+    yield tp.set_num_threads
+    tp.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("count,m,k,n", [(1, 300, 150, 70), (1, 70, 150, 300), (1, 33, 4000, 65), (3, 97, 129, 130)])
+def test_a_product_cut_for_any_number_of_threads(threads, count, m, k, n, dtype):
+    """By rows and by columns, of operands as they lie, transposed, and within a larger matrix."""
+    a, b = draw(rng_for("a", m, k), (count, m, k), dtype), draw(rng_for("b", k, n), (count, k, n), dtype)
+    wide = tp.tensor(np.concatenate([a, a], 2))
+    for n_threads in (1, 2, 3, 7, 64):
+        threads(n_threads)
+        for x in (tp.tensor(a), tp.tensor(a.swapaxes(1, 2).copy()).mT, wide[:, :, k:]):
+            for y in (tp.tensor(b), tp.tensor(b.swapaxes(1, 2).copy()).mT):
+                check_product(x @ y, a, b)
+                check_product(x[0] @ y[0], a[0], b[0])
+
+
+def test_blas_has_its_threads_back_after_a_product(threads):
+    set_threads, get_threads = (ctypes.CFUNCTYPE(*types)(f) if f else None for types, f in zip(
+        [(None, ctypes.c_int), (ctypes.c_int,)], _blas.thread_functions(), strict=True))  # fmt: skip
+    if set_threads is None or get_threads is None:
+        pytest.skip("SciPy's BLAS does not export its number of threads here")
+    threads(2)
+    x = tp.ones((200, 200))
+    for n in (2, 1):
+        set_threads(n)
+        x @ x
+        assert get_threads() == n
+    set_threads(2)
 
 
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])

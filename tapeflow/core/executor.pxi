@@ -722,7 +722,7 @@ cdef int link_group(Instr *i, spec) except -1:
     cdef int k, d
     cdef tpf_group_operand *o
     cdef tpf_group_step *s
-    shape, block, block_bytes, n_blocks, operands, steps, parallel, grain = spec
+    shape, block, block_bytes, n_blocks, operands, steps, work, grain = spec
     if g == NULL:
         raise MemoryError()
     i.group = g
@@ -738,7 +738,7 @@ cdef int link_group(Instr *i, spec) except -1:
     for d in range(g.ndim):
         numbers[d] = shape[d]
         g.size *= numbers[d]
-    g.block, g.block_bytes, g.n_blocks, g.parallel, g.grain = block, block_bytes, n_blocks, parallel, grain
+    g.block, g.block_bytes, g.n_blocks, g.work, g.grain = block, block_bytes, n_blocks, work, grain
     if g.n_blocks * g.block_bytes > TPF_GROUP_BYTES or len(operands) > TPF_GROUP_OPERANDS:
         raise errors.PlanError("[plan] a group is larger than its blocks.")
     for kind, number, itemsize, slot, strides in operands:

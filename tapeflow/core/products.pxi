@@ -30,7 +30,7 @@ cdef enum:
 
 cdef struct Product:
     # One product (m, k) @ (k, n), or a batch of them alike; steps in elements.
-    int routine, dtype, lda, ldb
+    int routine, dtype, lda, ldb, ldc
     char ta, tb
     int64_t m, n, k, ar, ac, br, bc
 
@@ -40,7 +40,7 @@ cdef int choose_product(Product *p, Value *a, Value *b, int64_t m, int64_t n, in
     """Which routine with which flags, for steps in bytes: by shapes, layout and dtype alone, so that the bits are."""
     cdef int64_t size = tpf_itemsize(a.dtype)
     cdef bint fits = m <= 0x7fffffff and n <= 0x7fffffff and k <= 0x7fffffff
-    p.routine, p.dtype, p.m, p.n, p.k = BY_LOOP, a.dtype, m, n, k
+    p.routine, p.dtype, p.m, p.n, p.k, p.ldc = BY_LOOP, a.dtype, m, n, k, <int>n
     p.ar, p.ac, p.br, p.bc = ar // size, ac // size, br // size, bc // size
     if not is_float(a.dtype):
         return 0
@@ -64,7 +64,7 @@ cdef void run_product(const Product *p, char *out, char *a, char *b) noexcept no
     """out (m, n), contiguous = a @ b."""
     cdef char ta = p.ta
     cdef char tb = p.tb
-    cdef int m, n, k, lda, ldb
+    cdef int m, n, k, lda, ldb, ldc
     cdef float onef = 1
     cdef float zerof = 0
     cdef double oned = 1
@@ -76,11 +76,11 @@ cdef void run_product(const Product *p, char *out, char *a, char *b) noexcept no
     elif p.routine == BY_MATVEC:
         run_matvec(p, out, a, b)
     else:  # row-major y = a b is column-major y^T = b^T a^T
-        m, n, k, lda, ldb = <int>p.m, <int>p.n, <int>p.k, p.lda, p.ldb
+        m, n, k, lda, ldb, ldc = <int>p.m, <int>p.n, <int>p.k, p.lda, p.ldb, p.ldc
         if p.dtype == TPF_FLOAT32:
-            sgemm(&tb, &ta, &n, &m, &k, &onef, <float *>b, &ldb, <float *>a, &lda, &zerof, <float *>out, &n)
+            sgemm(&tb, &ta, &n, &m, &k, &onef, <float *>b, &ldb, <float *>a, &lda, &zerof, <float *>out, &ldc)
         else:
-            dgemm(&tb, &ta, &n, &m, &k, &oned, <double *>b, &ldb, <double *>a, &lda, &zerod, <double *>out, &n)
+            dgemm(&tb, &ta, &n, &m, &k, &oned, <double *>b, &ldb, <double *>a, &lda, &zerod, <double *>out, &ldc)
 
 
 cdef void run_matvec(const Product *p, char *out, char *a, char *b) noexcept nogil:
@@ -101,15 +101,23 @@ cdef struct Batch:
     int64_t *sb
     int ndim
     int64_t out_step             # from a product to the next
-    int64_t rows, pieces         # a product is computed in so many pieces, of so many rows each
+    int64_t pieces, each         # a product is computed in so many pieces, of so many rows or columns each
+    bint by_columns
 
 
 cdef void run_piece(const Batch *batch, int64_t piece, char *out, char *a, char *b) noexcept nogil:
     cdef Product part = batch.product
-    cdef int64_t each = tpf_itemsize(part.dtype)
-    cdef int64_t row = piece * batch.rows
-    part.m = batch.rows if row + batch.rows < part.m else part.m - row
-    run_product(&part, out + row * part.n * each, a + row * part.ar * each, b)
+    cdef int64_t size = tpf_itemsize(part.dtype)
+    cdef int64_t first = piece * batch.each
+    cdef int64_t count = (part.n if batch.by_columns else part.m) - first
+    if count > batch.each:
+        count = batch.each
+    if batch.by_columns:
+        part.n = count
+        run_product(&part, out + first * size, a, b + first * part.bc * size)
+    else:
+        part.m = count
+        run_product(&part, out + first * part.ldc * size, a + first * part.ar * size, b)
 
 
 cdef void run_batch(void *ctx, int64_t begin, int64_t end) noexcept nogil:
@@ -173,6 +181,31 @@ cdef Value *matmul_value(Value *a, Value *b, int dtype) except NULL:
     return value_new(ndim, shape, dtype)
 
 
+cdef int cut_products(Batch *batch, int64_t count) except -1:
+    """Cut `count` products of BLAS along their longer side, so that each thread has a piece: by shapes and the number
+    of threads alone, so that the bits are."""
+    cdef Product *p = &batch.product
+    cdef double work = <double>p.m * <double>p.n * <double>p.k
+    cdef int64_t threads = tpf_get_num_threads()
+    cdef int64_t pieces = (threads + count - 1) // count
+    cdef int64_t side
+    batch.by_columns = p.n > p.m
+    side = p.n if batch.by_columns else p.m
+    batch.pieces, batch.each = 1, side
+    if count >= 4 * threads:
+        return 0
+    if pieces == 1 and threads > 1 and count % threads:  # 3 products on 2 threads: 6 pieces
+        pieces = threads
+    if pieces > side // PIECE_LEAST:
+        pieces = side // PIECE_LEAST
+    if pieces > work / PIECE_WORK:
+        pieces = <int64_t>(work / PIECE_WORK)
+    if pieces > 1:
+        batch.each = ((side + pieces - 1) // pieces + PIECE_STEP - 1) // PIECE_STEP * PIECE_STEP
+        batch.pieces = (side + batch.each - 1) // batch.each
+    return 0
+
+
 cdef int matmul_into(Value *a, Value *b, Value *y) except -1:
     """y = a @ b; y is contiguous, of the shape that matmul_value gives it."""
     cdef int64_t m = a.shape[a.ndim - 2]
@@ -184,8 +217,6 @@ cdef int matmul_into(Value *a, Value *b, Value *y) except -1:
     cdef int64_t size
     cdef int64_t each = tpf_itemsize(a.dtype)
     cdef int64_t count = 1
-    cdef int64_t grain
-    cdef double work
     cdef int d, p
     cdef Batch batch
     for d in range(ndim - 2):
@@ -199,38 +230,46 @@ cdef int matmul_into(Value *a, Value *b, Value *y) except -1:
     if k == 0:
         memset(y.data, 0, y.size * each)
         return 0
+    batch.ndim = ndim - 2
     if a.contiguous and b.ndim == 2 and a.ndim > 2:  # a shared right factor: one product over all rows
         choose_product(&batch.product, a, b, a.size // k, n, k, k * each, each, b.strides[0], b.strides[1])
+        batch.ndim = 0
     else:
         choose_product(&batch.product, a, b, m, n, k, a.strides[a.ndim - 2], a.strides[a.ndim - 1],
                        b.strides[b.ndim - 2], b.strides[b.ndim - 1])
         count = y.size // (m * n)
-    work = <double>(y.size // count) * <double>k
-    if count == 1:
-        if work <= TINY_MATMUL:
-            run_product(&batch.product, y.data, a.data, b.data)
-        else:
-            with nogil:
-                run_product(&batch.product, y.data, a.data, b.data)
-        return 0
     batch.out, batch.a, batch.b, batch.out_step = y.data, a.data, b.data, m * n * each
-    batch.shape, batch.sa, batch.sb, batch.ndim = y.shape, sa, sb, ndim - 2
-    batch.rows, batch.pieces = m, 1
+    batch.shape, batch.sa, batch.sb = y.shape, sa, sb
+    batch.pieces = 1
+    return run_products(&batch, count)
+
+
+cdef int run_products(Batch *batch, int64_t count) except -1:
+    """All of a batch, on as many threads as pay."""
+    cdef double work = <double>batch.product.m * <double>batch.product.n * <double>batch.product.k
+    cdef double all_work = work * count
+    cdef bint held = False
+    cdef bint shared = all_work > BATCH_PARALLEL
+    cdef int64_t grain = count
+    if all_work <= TINY_MATMUL:
+        run_batch(batch, 0, count)
+        return 0
     if batch.product.routine == BY_GEMM and work > BLAS_ALONE:
-        # One call would take OpenBLAS's threads, which wait for each other at every product; in pieces ours take it.
-        size = BLAS_ALONE // (n * k) // PIECE_ROWS * PIECE_ROWS
-        if size > 0:
-            batch.rows, batch.pieces = size, (m + size - 1) // size
-            count *= batch.pieces
-            work = <double>size * <double>n * <double>k
-    grain = count
-    if work * count > BATCH_PARALLEL and (batch.product.routine != BY_GEMM or work <= BLAS_ALONE):
-        grain = <int64_t>(BATCH_PARALLEL / 8 / work) + 1
-    if work * count <= TINY_MATMUL:
-        run_batch(&batch, 0, count)
-    else:
-        with nogil:
-            tpf_parallel(run_batch, &batch, count, grain)
+        held = hold_blas()
+        if held:
+            cut_products(batch, count)
+        else:
+            shared = False
+    count *= batch.pieces
+    if shared:
+        grain = <int64_t>(PIECE_WORK * batch.pieces / work) + 1
+    with nogil:
+        if all_work > BATCH_AWAKE:
+            tpf_parallel(run_batch, batch, count, grain)
+        else:
+            tpf_parallel_light(run_batch, batch, count, grain)
+    if held:
+        release_blas()
     return 0
 
 
@@ -429,10 +468,44 @@ cdef void *blas_routine(dict api, str name) except NULL:
     return PyCapsule_GetPointer(capsule, PyCapsule_GetName(capsule))
 
 
+# Products run on our threads, each with OpenBLAS on one: its own wait for each other at every product, spin long after
+# it, and lose a hundredfold where another process has one of their cores.
+ctypedef void (*set_threads_t)(int) noexcept nogil
+ctypedef int (*get_threads_t)() noexcept nogil
+cdef set_threads_t blas_set_threads = NULL
+cdef get_threads_t blas_get_threads = NULL
+cdef int blas_users = 0          # products under way
+cdef int blas_threads = 0        # what OpenBLAS had before them
+
+
+cdef bint hold_blas() noexcept:
+    """OpenBLAS is on one thread until release_blas; False where it cannot be told."""
+    global blas_users, blas_threads
+    if blas_set_threads == NULL:
+        return False
+    if blas_users == 0:
+        blas_threads = blas_get_threads()
+        if blas_threads != 1:
+            blas_set_threads(1)
+    blas_users += 1
+    return True
+
+
+cdef void release_blas() noexcept:
+    global blas_users
+    blas_users -= 1
+    if blas_users == 0 and blas_threads != 1:
+        blas_set_threads(blas_threads)
+
+
 cdef int load_blas() except -1:
-    global sgemm, dgemm
+    global sgemm, dgemm, blas_set_threads, blas_get_threads
     if dgemm != NULL:
         return 0
     cdef dict api = _blas.load().__pyx_capi__
+    setter, getter = _blas.thread_functions()
+    if setter and getter:
+        blas_get_threads = <get_threads_t><uintptr_t>getter
+        blas_set_threads = <set_threads_t><uintptr_t>setter
     sgemm, dgemm = <sgemm_t>blas_routine(api, "sgemm"), <dgemm_t>blas_routine(api, "dgemm")
     return 0

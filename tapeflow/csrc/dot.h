@@ -8,8 +8,9 @@
 #ifndef TPF_DOT_T
 
 #define TPF_DOT_WIDTH 64        /* most columns taken at once: their lanes stay in L1 */
-#define TPF_DOT_PARALLEL 131072 /* products from which threads pay */
-#define TPF_DOT_GRAIN 32768     /* products that a thread takes at a time */
+#define TPF_DOT_PARALLEL 65536 /* products from which threads that are awake pay */
+#define TPF_DOT_WAKES 262144   /* and from which it pays to wake them */
+#define TPF_DOT_GRAIN 16384    /* products that a thread takes at a time */
 
 typedef struct {
     void *y;
@@ -150,14 +151,14 @@ static void TPF_DOT(tpf_dot)(void *y, const void *a, const void *b, int64_t oute
         job.piece = TPF_R_CHUNK;
         while (job.piece * TPF_R_PIECES < n) job.piece *= 2;
         const int64_t pieces = (n - 1) / job.piece + 1;
-        tpf_parallel(TPF_DOT(tpf_dot_pieces), &job, pieces, TPF_DOT_GRAIN / job.piece + 1);
+        TPF_SHARE(n, TPF_DOT_WAKES)(TPF_DOT(tpf_dot_pieces), &job, pieces, TPF_DOT_GRAIN / job.piece + 1);
         for (int64_t step = 1; step < pieces; step *= 2)
             for (int64_t p = 0; p + step < pieces; p += 2 * step) parts[p] += parts[p + step];
         *(TPF_DOT_T *)y = (TPF_DOT_T)tpf_r_finish(parts[0], 1, 0);
         return;
     }
     if (work == 0 || units <= TPF_DOT_PARALLEL / work) TPF_DOT(tpf_dot_units)(&job, 0, units);
-    else tpf_parallel(TPF_DOT(tpf_dot_units), &job, units, TPF_DOT_GRAIN / work + 1);
+    else TPF_SHARE(units * work, TPF_DOT_WAKES)(TPF_DOT(tpf_dot_units), &job, units, TPF_DOT_GRAIN / work + 1);
 }
 
 #endif

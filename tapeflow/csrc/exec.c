@@ -109,17 +109,19 @@ static void run_range(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
-static int worth_threads(const tpf_call *call) {
+/* Bytes of the widest operand. */
+static int64_t bytes_of(const tpf_call *call) {
     int widest = call->out_itemsize;
     for (int i = 0; i < call->nops; i++)
         if (call->ops[i].data && tpf_itemsize(call->ops[i].want) > widest) widest = tpf_itemsize(call->ops[i].want);
-    return call->size >= TPF_PARALLEL_BYTES / widest;
+    return call->size * widest;
 }
 
 void tpf_execute(const tpf_call *call) {
     if (call->size == 0) return;
-    if (worth_threads(call))
-        tpf_parallel(run_range, (void *)call, call->size, TPF_GRAIN);
+    int64_t bytes = bytes_of(call);
+    if (bytes >= TPF_PARALLEL_BYTES)
+        TPF_SHARE(bytes, TPF_WAKES_BYTES)(run_range, (void *)call, call->size, TPF_GRAIN);
     else
         run_range((void *)call, 0, call->size);
 }
@@ -149,8 +151,9 @@ static void sum_chunks(void *ctx, int64_t begin, int64_t end) {
 void tpf_execute_sums(const tpf_call *call, double *y, int64_t n, double *parts) {
     int64_t rows = call->size / n;
     sums_job job = {call, parts, n, TPF_SUM_PARTS(n)};
-    if (worth_threads(call))
-        tpf_parallel(sum_chunks, &job, rows * job.chunks, TPF_GRAIN / TPF_SUM_CHUNK);
+    int64_t bytes = bytes_of(call);
+    if (bytes >= TPF_PARALLEL_BYTES)
+        TPF_SHARE(bytes, TPF_WAKES_BYTES)(sum_chunks, &job, rows * job.chunks, TPF_GRAIN / TPF_SUM_CHUNK);
     else
         sum_chunks(&job, 0, rows * job.chunks);
     for (int64_t row = 0; row < rows; row++, parts += job.chunks) {

@@ -26,9 +26,11 @@ typedef struct {
     tpf_operand ops[5];
 } tpf_call;
 
-/* Bytes of an operand from which a call is worth a second thread, and a thread's share in elements. */
-#define TPF_PARALLEL_BYTES (1 << 20)
-#define TPF_GRAIN (1 << 15)
+/* Bytes of an operand from which a call is worth a thread that is awake, and one that has to be woken; a thread's share
+   in elements. */
+#define TPF_PARALLEL_BYTES (1 << 18)
+#define TPF_WAKES_BYTES (1 << 21)
+#define TPF_GRAIN (1 << 14)
 
 void tpf_execute(const tpf_call *call);
 

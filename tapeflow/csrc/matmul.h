@@ -11,7 +11,8 @@
 #include <string.h>
 
 #define TPF_MM_K 128            /* depth of a panel: at most 8 KiB, in L1 */
-#define TPF_MM_PARALLEL 1048576 /* multiplications from which threads pay */
+#define TPF_MM_PARALLEL 262144 /* multiplications from which threads that are awake pay */
+#define TPF_MM_WAKES 1048576   /* and from which it pays to wake them */
 
 #if defined(__GNUC__) && defined(__AVX__) /* 64 would make 8 columns of float32 ragged: 7 times slower */
 #define TPF_MM_BYTES 32
@@ -190,9 +191,10 @@ static void TPF_MM(tpf_matmul)(void *y, const void *a, const void *b, int64_t m,
                                int64_t a_row, int64_t a_col, int64_t b_row, int64_t b_col) {
     tpf_mm_job job = {y, a, b, n, k, a_row, a_col, b_row, b_col};
     int64_t grain = m;
-    if (m >= 8 && (double)m * (double)n * (double)k > TPF_MM_PARALLEL) grain = (m / 8 + 3) / 4 * 4;
+    const double work = (double)m * (double)n * (double)k;
+    if (m >= 8 && work > TPF_MM_PARALLEL) grain = (m / 8 + 3) / 4 * 4;
     if (grain >= m) TPF_MM(tpf_mm_rows)(&job, 0, m);
-    else tpf_parallel(TPF_MM(tpf_mm_rows), &job, m, grain);
+    else TPF_SHARE(work, TPF_MM_WAKES)(TPF_MM(tpf_mm_rows), &job, m, grain);
 }
 
 #endif

@@ -8,8 +8,9 @@
    This file includes itself once per dtype with TPF_MV_T set. */
 #ifndef TPF_MV_T
 
-#define TPF_MV_PARALLEL 131072 /* products from which threads pay */
-#define TPF_MV_GRAIN 32768     /* products that a thread takes at a time */
+#define TPF_MV_PARALLEL 65536 /* products from which threads that are awake pay */
+#define TPF_MV_WAKES 524288   /* and from which it pays to wake them */
+#define TPF_MV_GRAIN 16384    /* products that a thread takes at a time */
 #define TPF_MV_WIDE 512        /* results from which threads share them out, not the sums */
 #define TPF_MV_PARTS 4096      /* most partial sums: they are on the stack */
 #define TPF_MV_BLOCKS 64
@@ -131,23 +132,24 @@ static void TPF_MV(tpf_mv_blocks)(void *ctx, int64_t begin, int64_t end) {
 static void TPF_MV(tpf_matvec)(void *y, const void *a, const void *x, int64_t n, int64_t k, int64_t step,
                                int64_t x_step, int across) {
     tpf_mv_job job = {.y = y, .a = a, .x = x, .n = n, .k = k, .step = step, .x_step = x_step};
-    const int large = (double)n * (double)k > TPF_MV_PARALLEL;
+    const double work = (double)n * (double)k;
+    const int large = work > TPF_MV_PARALLEL;
     if (!across) {
         int64_t grain = TPF_MV_GRAIN / k / TPF_MV_ROWS * TPF_MV_ROWS;
         if (!large) TPF_MV(tpf_mv_along)(&job, 0, n);
-        else tpf_parallel(TPF_MV(tpf_mv_along), &job, n, grain < TPF_MV_ROWS ? TPF_MV_ROWS : grain);
+        else TPF_SHARE(work, TPF_MV_WAKES)(TPF_MV(tpf_mv_along), &job, n, grain < TPF_MV_ROWS ? TPF_MV_ROWS : grain);
     } else if (!large) {
         TPF_MV(tpf_mv_across)(&job, 0, n);
     } else if (n >= TPF_MV_WIDE) {
         const int64_t grain = ((n - 1) / 8 / 64 + 1) * 64; /* whole lines of the cache, for any dtype */
-        tpf_parallel(TPF_MV(tpf_mv_across), &job, n, grain < TPF_MV_WIDE / 2 ? TPF_MV_WIDE / 2 : grain);
+        TPF_SHARE(work, TPF_MV_WAKES)(TPF_MV(tpf_mv_across), &job, n, grain < TPF_MV_WIDE / 2 ? TPF_MV_WIDE / 2 : grain);
     } else {
         TPF_MV_T parts[TPF_MV_PARTS];
         int64_t blocks = TPF_MV_PARTS / n < TPF_MV_BLOCKS ? TPF_MV_PARTS / n : TPF_MV_BLOCKS;
         job.y = parts;
         job.depth = ((k - 1) / blocks / 8 + 1) * 8;
         blocks = (k - 1) / job.depth + 1;
-        tpf_parallel(TPF_MV(tpf_mv_blocks), &job, blocks, TPF_MV_GRAIN / (job.depth * n) + 1);
+        TPF_SHARE(work, TPF_MV_WAKES)(TPF_MV(tpf_mv_blocks), &job, blocks, TPF_MV_GRAIN / (job.depth * n) + 1);
         for (int64_t b = 1; b < blocks; b++)
             for (int64_t j = 0; j < n; j++) parts[j] += parts[b * n + j];
         memcpy(y, parts, (size_t)n * sizeof *parts);

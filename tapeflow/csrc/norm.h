@@ -4,8 +4,9 @@
    for rms_norm) and 1 / sqrt(variance + eps). This file includes itself once per dtype with TPF_LAYER_T set. */
 #ifndef TPF_LAYER_T
 
-#define TPF_LAYER_PARALLEL 65536 /* elements from which threads pay */
-#define TPF_LAYER_GRAIN 16384    /* elements that a thread takes at a time */
+#define TPF_LAYER_PARALLEL 32768 /* elements from which threads that are awake pay */
+#define TPF_LAYER_WAKES 262144   /* and from which it pays to wake them */
+#define TPF_LAYER_GRAIN 8192     /* elements that a thread takes at a time */
 
 typedef struct {
     void *y, *stats, *product;
@@ -18,7 +19,7 @@ typedef struct {
 static void tpf_layer_norm_over_rows(tpf_range fn, tpf_layer_norm_job *job, int64_t rows) {
     const int64_t n = job->n;
     if (n == 0 || rows <= TPF_LAYER_PARALLEL / n) fn(job, 0, rows);
-    else tpf_parallel(fn, job, rows, TPF_LAYER_GRAIN / n + 1);
+    else TPF_SHARE(rows * n, TPF_LAYER_WAKES)(fn, job, rows, TPF_LAYER_GRAIN / n + 1);
 }
 
 #define TPF_LAYER_T float

@@ -38,8 +38,8 @@ static void run_range(void *ctx, int64_t begin, int64_t end) {
 
 void tpf_run_group(const tpf_group *group) {
     if (group->size == 0) return;
-    if (group->parallel)
-        tpf_parallel(run_range, (void *)group, group->size, group->grain);
+    if (group->work)
+        TPF_SHARE(group->work, TPF_GROUP_WAKES)(run_range, (void *)group, group->size, group->grain);
     else
         run_range((void *)group, 0, group->size);
 }

@@ -34,11 +34,12 @@ typedef struct {
     int block; /* elements of a block */
     int block_bytes;
     const int64_t *shape;
-    int64_t size, grain, parallel; /* grain: a thread's share; parallel: whether threads share the work */
+    int64_t size, grain, work; /* grain: a thread's share; work: steps times elements, 0: not to be shared */
     tpf_group_operand *operands;
     tpf_group_step *steps;
 } tpf_group;
 
+#define TPF_GROUP_WAKES 400000 /* work from which it pays to wake threads */
 #define TPF_GROUP_OPERANDS 4096
 #define TPF_GROUP_BYTES (192 * 1024) /* of all blocks of a group: a thread's stack holds them */
 

@@ -25,8 +25,9 @@
 #define TPF_R_SEARCH 256             /* values of which argmax first looks for the best, then for its position */
 #define TPF_R_PIECES 64              /* most parts that one reduction is cut into for threads */
 #define TPF_R_PARTS 2048             /* most partial results of them: some 32 KiB of the stack */
-#define TPF_R_PARALLEL (512 << 10)   /* bytes of input from which threads pay */
-#define TPF_R_GRAIN (128 << 10)      /* bytes of input that a thread takes at a time */
+#define TPF_R_PARALLEL (192 << 10)   /* bytes of input from which threads that are awake pay */
+#define TPF_R_WAKES (1 << 20)        /* and from which it pays to wake them */
+#define TPF_R_GRAIN (64 << 10)       /* bytes of input that a thread takes at a time */
 
 #if defined(__GNUC__)
 typedef int32_t __attribute__((may_alias)) tpf_f32_bits;

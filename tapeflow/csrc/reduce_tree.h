@@ -371,7 +371,7 @@ static void TPF_R(in_pieces)(TPF_R(job) *job, int64_t unit, int64_t pieces) {
     TPF_R_Y *y;
     int64_t width = TPF_R(place)(job, unit, &x, &y);
     job->unit = unit;
-    tpf_parallel(TPF_R(pieces), job, pieces, 1);
+    TPF_SHARE(job->outer * job->n * job->inner, TPF_R_WAKES / (int64_t)sizeof(TPF_R_T))(TPF_R(pieces), job, pieces, 1);
     for (int64_t step = 1; step < pieces; step *= 2)
         for (int64_t p = 0; p + step < pieces; p += 2 * step)
             for (int64_t c = 0; c < width; c++) {
@@ -401,7 +401,7 @@ static void TPF_R(all)(void *y, const void *x, int64_t outer, int64_t n, int64_t
         for (int64_t unit = 0; unit < units; unit++) TPF_R(in_pieces)(&job, unit, pieces);
         return;
     }
-    tpf_parallel(TPF_R(units), &job, units, TPF_R_GRAIN / unit_bytes + 1);
+    TPF_SHARE(outer * n * inner, TPF_R_WAKES / (int64_t)sizeof(TPF_R_T))(TPF_R(units), &job, units, TPF_R_GRAIN / unit_bytes + 1);
 }
 
 #undef TPF_R_KIND

@@ -12,7 +12,8 @@
 #define TPF_SCAN_LINES 8               /* blocks or lines at once, so that no operation waits for the one before */
 #define TPF_SCAN_WIDTH 256             /* most columns at once: what is carried stays in L1 */
 #define TPF_SCAN_COLUMNS 16            /* from so many on, columns fill the vectors; fewer are lines */
-#define TPF_SCAN_PARALLEL (512 << 10)  /* elements from which threads pay, divided by what one costs */
+#define TPF_SCAN_PARALLEL (256 << 10) /* elements from which threads that are awake pay, divided by what one costs */
+#define TPF_SCAN_WAKES (1 << 20)      /* and from which it pays to wake them */
 
 typedef struct {
     const tpf_scan_call *call;
@@ -50,7 +51,7 @@ static void tpf_scan_run(const tpf_scan_call *call, tpf_range units, int64_t cos
     if (size * cost < TPF_SCAN_PARALLEL || count == 1)
         units(&job, 0, count);
     else
-        tpf_parallel(units, &job, count, count * (TPF_SCAN_PARALLEL / 4) / (size * cost) + 1);
+        TPF_SHARE(size * cost, TPF_SCAN_WAKES)(units, &job, count, count * (TPF_SCAN_PARALLEL / 4) / (size * cost) + 1);
 }
 
 /* ---- in blocks: JOIN(a, b) of what was carried and what follows; JOIN(FIRST, a) is a ---- */

@@ -18,8 +18,9 @@
 #define TPF_SM_LANES 16
 #define TPF_SM_BUFFER 2048
 #define TPF_SM_GROUP 64        /* most rows in a group */
-#define TPF_SM_PARALLEL 65536  /* elements from which threads pay */
-#define TPF_SM_GRAIN 32768     /* elements a thread takes at a time */
+#define TPF_SM_PARALLEL 16384  /* elements from which threads that are awake pay */
+#define TPF_SM_WAKES 131072    /* and from which it pays to wake them */
+#define TPF_SM_GRAIN 8192      /* elements a thread takes at a time */
 #define TPF_SM_MAX_BLOCKS 256
 
 /* Joins the lanes pairwise; destroys them. */
@@ -46,7 +47,7 @@ static void tpf_sm_over_rows(tpf_range fn, void *job, int64_t rows, int64_t n) {
         grain = TPF_SM_GRAIN / n;
         if (grain < 1) grain = 1;
     }
-    tpf_parallel(fn, job, rows, grain);
+    TPF_SHARE(rows * n, TPF_SM_WAKES)(fn, job, rows, grain);
 }
 
 /* Rows that go into one group. */

@@ -1,12 +1,16 @@
 /* One pool of threads for the process.
 
    A region is one tpf_parallel call: chunks of a range, taken from an atomic counter by the caller
-   and by every worker that wakes in time. Invariants:
+   and by every worker that comes in time. Invariants:
    - chunks begin at multiples of grain, also when they run inline, so a kernel may rely on them;
    - `busy` is held for the whole region: nobody else touches the pool, and a nested call or a
      second caller, finding it taken, runs its own range inline (no deadlock is possible);
-   - a worker joins (`active`) and leaves a region under the lock, and only while `open`; the caller
-     closes the region and waits until active is 0. It never waits for a worker that still sleeps;
+   - `state` is OPEN while there may be chunks that nobody has taken, plus the number of workers
+     inside. A worker comes in only while it is OPEN; the caller closes it and waits until it is 0.
+     It never waits for a worker that has not come in;
+   - a worker without work looks for more for SPIN ns, giving its core away between looks, and then
+     sleeps. Waking one costs microseconds, so a light region does so only where the one before it
+     has just ended, and else takes who is awake;
    - after fork the child starts from nothing: the old pool is left behind, whatever its state.
      (A child forked by a chunk itself must not return into its region.)
    Without POSIX threads everything runs inline. */
@@ -26,6 +30,7 @@ void tpf_parallel(tpf_range fn, void *ctx, int64_t n, int64_t grain) {
     run_inline(fn, ctx, n, grain < 1 ? 1 : grain);
 }
 
+void tpf_parallel_light(tpf_range fn, void *ctx, int64_t n, int64_t grain) { tpf_parallel(fn, ctx, n, grain); }
 void tpf_set_num_threads(int n) { (void)n; }
 int tpf_get_num_threads(void) { return 1; }
 
@@ -36,18 +41,27 @@ int tpf_get_num_threads(void) { return 1; }
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_THREADS 1024
 #define STACK_SIZE (2 << 20) /* some systems give a thread 128 KiB, kernels keep tiles on the stack */
 
+#define OPEN (1 << 30)
+#define SPIN 200000   /* ns that a worker looks for work before it sleeps */
+#define RECENT 150000 /* ns after a light region in which another one is likely to follow */
+
 typedef struct pool {
     pthread_mutex_t lock;
     pthread_cond_t work, idle;
-    int workers; /* threads that exist */
-    int limit;   /* threads that should; one that finds more of them than this exits */
-    int open;    /* there may be chunks that nobody has taken */
-    int active;  /* workers inside the region */
+    atomic_int workers;  /* threads that exist; changed with the lock held */
+    atomic_int limit;    /* threads that should; one that finds more of them than this exits */
+    atomic_int state;    /* OPEN, and the workers inside the region */
+    atomic_int looking;  /* workers that are awake, without work */
+    atomic_int sleeping; /* workers that are not */
+    atomic_int waiting;  /* the caller sleeps until the last worker has left */
+    int64_t spin;        /* ns; 0 with more threads than processors */
+    int64_t last;        /* when the last light region ended */
     tpf_range fn;
     void *ctx;
     int64_t n, grain, chunks;
@@ -113,25 +127,81 @@ static void take_chunks(pool *p) {
     }
 }
 
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
+}
+
+static void rest(void) {
+#if defined(__x86_64__) || defined(__i386__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static int is_open(pool *p) { return atomic_load(&p->state) & OPEN; }
+static int is_empty(pool *p) { return atomic_load(&p->state) == 0; }
+static int is_called_off(pool *p) { return atomic_load(&p->workers) > atomic_load(&p->limit); }
+
+/* Looks for up to p->spin ns whether it holds, or nobody wants this thread any more. */
+static int comes_true(pool *p, int (*condition)(pool *)) {
+    int64_t until = 0;
+    for (;;) {
+        for (int i = 0; i < 100; i++) {
+            if (condition(p))
+                return 1;
+            rest();
+        }
+        int64_t time = now();
+        if (!until)
+            until = time + p->spin;
+        if (time >= until)
+            return 0;
+        sched_yield();
+    }
+}
+
+/* Into an open region, for its chunks, and out again. */
+static void visit(pool *p) {
+    int state = atomic_load(&p->state);
+    while (state & OPEN)
+        if (atomic_compare_exchange_weak(&p->state, &state, state + 1)) {
+            take_chunks(p);
+            atomic_fetch_and(&p->state, ~OPEN);
+            if (atomic_fetch_sub(&p->state, 1) == 1 && atomic_load(&p->waiting)) {
+                pthread_mutex_lock(&p->lock);
+                pthread_cond_signal(&p->idle);
+                pthread_mutex_unlock(&p->lock);
+            }
+            return;
+        }
+}
+
+static int wanted_elsewhere(pool *p) { return is_open(p) || is_called_off(p); }
+
 static void *worker(void *arg) {
     pool *p = arg;
-    pthread_mutex_lock(&p->lock);
-    while (p->workers <= p->limit) {
-        if (!p->open) {
-            pthread_cond_wait(&p->work, &p->lock);
+    for (;;) {
+        visit(p);
+        atomic_fetch_add(&p->looking, 1);
+        int found = comes_true(p, wanted_elsewhere);
+        atomic_fetch_sub(&p->looking, 1);
+        if (found && !is_called_off(p))
             continue;
-        }
-        p->active++;
-        pthread_mutex_unlock(&p->lock);
-        take_chunks(p);
         pthread_mutex_lock(&p->lock);
-        p->open = 0;
-        if (--p->active == 0)
-            pthread_cond_signal(&p->idle);
+        atomic_fetch_add(&p->sleeping, 1);
+        while (!wanted_elsewhere(p))
+            pthread_cond_wait(&p->work, &p->lock);
+        atomic_fetch_sub(&p->sleeping, 1);
+        if (is_called_off(p)) {
+            atomic_fetch_sub(&p->workers, 1);
+            pthread_mutex_unlock(&p->lock);
+            return NULL;
+        }
+        pthread_mutex_unlock(&p->lock);
     }
-    p->workers--;
-    pthread_mutex_unlock(&p->lock);
-    return NULL;
 }
 
 static pool *new_pool(void) {
@@ -142,7 +212,6 @@ static pool *new_pool(void) {
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->work, NULL);
     pthread_cond_init(&p->idle, NULL);
-    atomic_init(&p->next, 0);
     return p;
 }
 
@@ -155,49 +224,65 @@ static void grow(pool *p) {
     pthread_attr_init(&attr);
     pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
     pthread_attr_setstacksize(&attr, STACK_SIZE);
-    while (p->workers < p->limit) {
+    while (atomic_load(&p->workers) < atomic_load(&p->limit)) {
         pthread_t thread;
         if (pthread_create(&thread, &attr, worker, p) != 0)
             break;
-        p->workers++;
+        atomic_fetch_add(&p->workers, 1);
     }
     pthread_attr_destroy(&attr);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
 }
 
-static void run_region(pool *p, tpf_range fn, void *ctx, int64_t n, int64_t grain, int threads) {
+static void resize(pool *p, int threads) {
     pthread_mutex_lock(&p->lock);
-    if (p->limit != threads - 1) {
-        p->limit = threads - 1;
-        if (p->workers > p->limit)
-            pthread_cond_broadcast(&p->work);
-    }
-    if (p->workers < p->limit)
+    atomic_store(&p->limit, threads - 1);
+    p->spin = threads <= usable_cpus() ? SPIN : 0;
+    if (is_called_off(p))
+        pthread_cond_broadcast(&p->work);
+    else
         grow(p);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void run_region(pool *p, tpf_range fn, void *ctx, int64_t n, int64_t grain, int wake) {
     p->fn = fn;
     p->ctx = ctx;
     p->n = n;
     p->grain = grain;
     p->chunks = (n - 1) / grain + 1;
     atomic_store_explicit(&p->next, 0, memory_order_relaxed);
-    p->open = 1;
-    if (p->chunks > p->limit)
-        pthread_cond_broadcast(&p->work);
-    else
-        for (int64_t i = 1; i < p->chunks; i++)
-            pthread_cond_signal(&p->work);
-    pthread_mutex_unlock(&p->lock);
+    atomic_store(&p->state, OPEN);
+    if (wake && atomic_load(&p->sleeping) > 0) {
+        int64_t awake = atomic_load(&p->looking);
+        pthread_mutex_lock(&p->lock);
+        if (p->chunks > atomic_load(&p->workers))
+            pthread_cond_broadcast(&p->work);
+        else
+            for (int64_t i = 1 + awake; i < p->chunks; i++)
+                pthread_cond_signal(&p->work);
+        pthread_mutex_unlock(&p->lock);
+    }
 
     take_chunks(p);
 
+    atomic_fetch_and(&p->state, ~OPEN);
+    if (comes_true(p, is_empty))
+        return;
     pthread_mutex_lock(&p->lock);
-    p->open = 0;
-    while (p->active > 0)
+    atomic_store(&p->waiting, 1);
+    while (!is_empty(p))
         pthread_cond_wait(&p->idle, &p->lock);
+    atomic_store(&p->waiting, 0);
     pthread_mutex_unlock(&p->lock);
 }
 
-void tpf_parallel(tpf_range fn, void *ctx, int64_t n, int64_t grain) {
+/* Whether a light region is to be shared: with workers that are awake, or once light ones follow each other. */
+static int is_worth_sharing(pool *p) {
+    return atomic_load(&p->looking) > 0 || now() - p->last < RECENT;
+}
+
+static void run(tpf_range fn, void *ctx, int64_t n, int64_t grain, int light) {
     int threads, free_ = 0;
     if (grain < 1)
         grain = 1;
@@ -210,13 +295,21 @@ void tpf_parallel(tpf_range fn, void *ctx, int64_t n, int64_t grain) {
         run_inline(fn, ctx, n, grain);
         return;
     }
-    if (!the_pool)
-        the_pool = new_pool();
-    if (the_pool)
-        run_region(the_pool, fn, ctx, n, grain, threads);
+    pool *p = the_pool;
+    if (!p)
+        p = the_pool = new_pool();
+    if (p && atomic_load(&p->limit) != threads - 1)
+        resize(p, threads);
+    if (p && (!light || is_worth_sharing(p)))
+        run_region(p, fn, ctx, n, grain, !light || atomic_load(&p->looking) == 0);
     else
         run_inline(fn, ctx, n, grain);
+    if (p && light)
+        p->last = now();
     atomic_store(&busy, 0);
 }
+
+void tpf_parallel(tpf_range fn, void *ctx, int64_t n, int64_t grain) { run(fn, ctx, n, grain, 0); }
+void tpf_parallel_light(tpf_range fn, void *ctx, int64_t n, int64_t grain) { run(fn, ctx, n, grain, 1); }
 
 #endif

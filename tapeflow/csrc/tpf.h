@@ -93,6 +93,9 @@ typedef void (*tpf_range)(void *ctx, int64_t begin, int64_t end);
 /* Calls fn over 0..n in chunks of at most grain, on the free threads of the pool and the caller.
    Runs inline when n <= grain, when there is one thread, or when the pool is busy. */
 void tpf_parallel(tpf_range fn, void *ctx, int64_t n, int64_t grain);
+/* The same for work of some 10 to 100 us, which is not worth waking a thread for: only those that are awake share it. */
+void tpf_parallel_light(tpf_range fn, void *ctx, int64_t n, int64_t grain);
+#define TPF_SHARE(work, wakes) ((work) < (wakes) ? tpf_parallel_light : tpf_parallel)
 void tpf_set_num_threads(int n);
 int tpf_get_num_threads(void);
 

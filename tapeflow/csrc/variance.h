@@ -84,7 +84,7 @@ TPF_INLINE void tpf_v_columns(double *lane, int64_t width) {
         if (bytes <= TPF_R_PARALLEL)                                                                            \
             tpf_v_units_##dt(&job, 0, units);                                                                   \
         else                                                                                                    \
-            tpf_parallel(tpf_v_units_##dt, &job, units, units * TPF_R_GRAIN / bytes + 1);                       \
+            TPF_SHARE(bytes, TPF_R_WAKES)(tpf_v_units_##dt, &job, units, units * TPF_R_GRAIN / bytes + 1);      \
     }
 TPF_V(float, f32)
 TPF_V(double, f64)

@@ -49,8 +49,9 @@ _GROUP_OPERANDS = 4096
 _CACHE = 40 * 1024  # what the blocks of a group should take
 _STEPS = 64  # of a group over a large shape
 _SMALL = 256  # elements up to which a group may have any number of steps
-_PARALLEL = 400_000  # steps times elements from which threads share a group
-_SHARE = 100_000  # of them, a thread's share
+_PARALLEL = 50_000  # steps times elements from which threads that are awake share a group
+_SHARE = 25_000  # of them, a thread's share at least
+_CHUNKS = 64  # shares at most
 
 
 @dataclass
@@ -698,5 +699,14 @@ class Linker:
         length = min(length, -(-size // 8) * 8)
         nbytes = -(-length * wide // _ALIGN) * _ALIGN
         work = size * len(steps)
-        grain = max(_SHARE // len(steps), length)
-        return shape, length, nbytes, n_blocks, operands, steps, int(work >= _PARALLEL and size > grain), grain
+        grain = -(-max(_SHARE // len(steps), size // _CHUNKS) // length) * length
+        return (
+            shape,
+            length,
+            nbytes,
+            n_blocks,
+            operands,
+            steps,
+            work if work >= _PARALLEL and size > grain else 0,
+            grain,
+        )
