@@ -76,6 +76,7 @@ cdef extern from "platform.h" nogil:
                             int) noexcept nogil
     ctypedef void (*tpf_cast)(void *, const void *, int64_t) noexcept nogil
     ctypedef void (*tpf_reduce)(void *, const void *, int64_t, int64_t, int64_t) noexcept nogil
+    ctypedef void (*tpf_sum_add)(double *, const void *, int64_t, int) noexcept nogil
     ctypedef struct tpf_scan_call:
         void *y
         int64_t *where
@@ -112,6 +113,7 @@ cdef extern from "platform.h" nogil:
         tpf_vjp vjp[32][3][2]
         tpf_cast cast[6][6]
         tpf_reduce reduce[9][6]
+        tpf_sum_add sum_add[2]
         void (*variance[2])(void *, const void *, int64_t, int64_t, int64_t, double, int) noexcept nogil
         tpf_scan scan[5][6]
         tpf_rows softmax[2]
@@ -202,6 +204,8 @@ cdef extern from "plan.h" nogil:
     enum:
         TPF_GROUP_BYTES
         TPF_GROUP_OPERANDS
+        TPF_GROUP_SUMS
+        TPF_SUM_CHUNK
     ctypedef struct tpf_group_operand:
         int kind, block, itemsize
         char *data
@@ -209,9 +213,13 @@ cdef extern from "plan.h" nogil:
     ctypedef struct tpf_group_step:
         tpf_loop loop
         tpf_cast cast
-        int y, a, b, c
+        tpf_reduce reduce
+        tpf_sum_add sum
+        int y, a, b, c, is_mean, dtype
+        double *parts
     ctypedef struct tpf_group:
-        int n_operands, n_steps, n_blocks, ndim, block, block_bytes
+        int n_operands, n_steps, n_blocks, ndim, block, block_bytes, n_sums
+        int64_t row, chunks
         const int64_t *shape
         int64_t size, grain, work
         tpf_group_operand *operands

@@ -712,6 +712,8 @@ cdef void instr_free(Instr *i) noexcept:
             free(<void *>i.group.operands[k].strides)
         free(<void *>i.group.shape)
         free(i.group.operands)
+        for k in range(i.group.n_steps):
+            free(i.group.steps[k].parts)
         free(i.group.steps)
         free(i.group)
 
@@ -721,8 +723,7 @@ cdef int link_group(Instr *i, spec) except -1:
     cdef int64_t *numbers
     cdef int k, d
     cdef tpf_group_operand *o
-    cdef tpf_group_step *s
-    shape, block, block_bytes, n_blocks, operands, steps, work, grain = spec
+    shape, row, block, block_bytes, n_blocks, operands, steps, work, grain = spec
     if g == NULL:
         raise MemoryError()
     i.group = g
@@ -739,6 +740,9 @@ cdef int link_group(Instr *i, spec) except -1:
         numbers[d] = shape[d]
         g.size *= numbers[d]
     g.block, g.block_bytes, g.n_blocks, g.work, g.grain = block, block_bytes, n_blocks, work, grain
+    g.row = row
+    if row > block:
+        g.chunks = (row - 1) // TPF_SUM_CHUNK + 1
     if g.n_blocks * g.block_bytes > TPF_GROUP_BYTES or len(operands) > TPF_GROUP_OPERANDS:
         raise errors.PlanError("[plan] a group is larger than its blocks.")
     for kind, number, itemsize, slot, strides in operands:
@@ -753,17 +757,32 @@ cdef int link_group(Instr *i, spec) except -1:
             for d in range(len(strides)):
                 numbers[d] = strides[d]
             o.strides = numbers
-    for op, dtype, to, y, a, b, c in steps:
-        s = &g.steps[g.n_steps]
-        s.y, s.a, s.b, s.c = y, a, b, c
-        if op == OP_ASTYPE:
-            s.cast = kernels.cast[<int>dtype][<int>to]
-        else:
-            s.loop = kernels.loop[<int>op][<int>dtype]
-            if s.loop == NULL:
-                raise errors.PlanError(f"[plan] {tpf_op_name[<int>op].decode()} has no loop for "
-                                       f"{dtype_name(dtype)}.")
+    for spec in steps:
         g.n_steps += 1
+        link_step(g, &g.steps[g.n_steps - 1], spec)
+    return 0
+
+
+cdef int link_step(tpf_group *g, tpf_group_step *s, spec) except -1:
+    cdef int op, dtype, to
+    op, dtype, to, s.y, s.a, s.b, s.c = spec
+    if op == OP_ASTYPE:
+        s.cast = kernels.cast[dtype][to]
+    elif op < TPF_N_ELEMENTWISE:
+        s.loop = kernels.loop[op][dtype]
+        if s.loop == NULL:
+            raise errors.PlanError(f"[plan] {tpf_op_name[op].decode()} has no loop for {dtype_name(dtype)}.")
+    elif g.chunks == 0:
+        s.reduce = kernels.reduce[op - OP_SUM][dtype]
+    else:
+        g.n_sums += 1
+        if g.n_sums > TPF_GROUP_SUMS:
+            raise errors.PlanError("[plan] a group has more sums than it may.")
+        s.sum = kernels.sum_add[dtype - TPF_FLOAT32]
+        s.is_mean, s.dtype = op == OP_MEAN, dtype
+        s.parts = <double *>malloc(g.size // g.row * g.chunks * sizeof(double))
+        if s.parts == NULL:
+            raise MemoryError()
     return 0
 
 

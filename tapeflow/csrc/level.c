@@ -18,6 +18,7 @@
 #include "scalar.h"
 #include "cast.h"
 #include "reduce.h"
+#include "sum_add.h"
 #include "variance.h"
 #include "scan.h"
 #include "dot.h"
@@ -45,6 +46,7 @@ const tpf_kernels TPF_CONCAT(tpf_kernels_, TPF_LEVEL) = {
     .vjp = TPF_VJP_TABLE,
     .cast = TPF_CAST_TABLE,
     .reduce = TPF_REDUCE_TABLE,
+    .sum_add = TPF_FLOATS(tpf_sum_add),
     .variance = TPF_FLOATS(tpf_variance),
     .scan = TPF_SCAN_TABLE,
     .softmax = TPF_FLOATS(tpf_softmax),

@@ -1,21 +1,40 @@
 /* Groups of elementwise steps, a block at a time: see plan.h. */
 #include "plan.h"
 
+#include <math.h>
 #include <string.h>
 
-static void run_range(void *ctx, int64_t begin, int64_t end) {
-    const tpf_group *g = ctx;
-    union {
-        int64_t align[8];
-        char bytes[TPF_GROUP_BYTES];
-    } blocks;
-    char *p[TPF_GROUP_OPERANDS];
-    int64_t most = end - begin < g->block ? end - begin : g->block;
+#define LANES 16 /* TPF_R_LANES */
+
+typedef union {
+    int64_t align[8];
+    char bytes[TPF_GROUP_BYTES];
+} group_blocks;
+
+/* The lanes of each sum in a chunk that is under way. */
+typedef double lanes_of[LANES];
+
+static void run_steps(const tpf_group *g, char *const *p, int64_t count, lanes_of *lanes, int first) {
+    int sum = 0;
+    for (const tpf_group_step *s = g->steps, *last = s + g->n_steps; s < last; s++) {
+        if (s->loop)
+            s->loop(p[s->y], s->a < 0 ? NULL : p[s->a], s->b < 0 ? NULL : p[s->b], s->c < 0 ? NULL : p[s->c], count);
+        else if (s->cast)
+            s->cast(p[s->y], p[s->a], count);
+        else if (s->reduce)
+            s->reduce(p[s->y], p[s->a], count / g->row, g->row, 1);
+        else
+            s->sum(lanes[sum++], p[s->a], count, first);
+    }
+}
+
+/* Elements begin .. end: of any, of whole rows, or of a chunk of one. */
+static void run_span(const tpf_group *g, group_blocks *blocks, char **p, int64_t begin, int64_t end, lanes_of *lanes) {
     for (int i = 0; i < g->n_operands; i++) {
         const tpf_group_operand *op = &g->operands[i];
-        p[i] = op->kind == TPF_GROUP_DIRECT ? op->data + begin * op->itemsize
-                                            : blocks.bytes + (int64_t)op->block * g->block_bytes;
-        if (op->kind == TPF_GROUP_CONSTANT) tpf_fill(p[i], op->data, op->itemsize, most);
+        if (op->kind == TPF_GROUP_DIRECT) p[i] = op->data + begin * op->itemsize;
+        else if (op->kind == TPF_GROUP_ROWS) p[i] = op->data + begin / g->row * op->itemsize;
+        else p[i] = blocks->bytes + (int64_t)op->block * g->block_bytes;
     }
     for (int64_t start = begin; start < end; start += g->block) {
         int64_t count = end - start < g->block ? end - start : g->block;
@@ -24,24 +43,75 @@ static void run_range(void *ctx, int64_t begin, int64_t end) {
             if (op->kind == TPF_GROUP_PACKED)
                 tpf_pack(p[i], op->data, op->itemsize, g->ndim, g->shape, op->strides, start, count);
         }
-        for (const tpf_group_step *s = g->steps, *last = s + g->n_steps; s < last; s++) {
-            if (s->loop)
-                s->loop(p[s->y], s->a < 0 ? NULL : p[s->a], s->b < 0 ? NULL : p[s->b], s->c < 0 ? NULL : p[s->c],
-                        count);
-            else
-                s->cast(p[s->y], p[s->a], count);
+        run_steps(g, p, count, lanes, start == begin);
+        for (int i = 0; i < g->n_operands; i++) {
+            const tpf_group_operand *op = &g->operands[i];
+            if (op->kind == TPF_GROUP_DIRECT) p[i] += count * op->itemsize;
+            else if (op->kind == TPF_GROUP_ROWS && !g->chunks) p[i] += count / g->row * op->itemsize;
         }
-        for (int i = 0; i < g->n_operands; i++)
-            if (g->operands[i].kind == TPF_GROUP_DIRECT) p[i] += count * g->operands[i].itemsize;
+    }
+}
+
+static double join_lanes(const double *lane) {
+    double by8[8], by4[4];
+    for (int j = 0; j < 8; j++) by8[j] = lane[j] + lane[j + 8];
+    for (int j = 0; j < 4; j++) by4[j] = by8[j] + by8[j + 4];
+    return (by4[0] + by4[2]) + (by4[1] + by4[3]);
+}
+
+static void run_chunk(const tpf_group *g, group_blocks *blocks, char **p, int64_t chunk) {
+    lanes_of lanes[TPF_GROUP_SUMS];
+    int64_t row = chunk / g->chunks, at = (chunk - row * g->chunks) * TPF_SUM_CHUNK;
+    int64_t count = g->row - at < TPF_SUM_CHUNK ? g->row - at : TPF_SUM_CHUNK;
+    int sum = 0;
+    run_span(g, blocks, p, row * g->row + at, row * g->row + at + count, lanes);
+    for (int i = 0; i < g->n_steps; i++)
+        if (g->steps[i].sum) g->steps[i].parts[chunk] = join_lanes(lanes[sum++]);
+}
+
+/* Units begin .. end: elements, whole rows, or chunks. */
+static void run_range(void *ctx, int64_t begin, int64_t end) {
+    const tpf_group *g = ctx;
+    group_blocks blocks;
+    char *p[TPF_GROUP_OPERANDS];
+    int64_t most = g->row ? g->block : end - begin < g->block ? end - begin : g->block;
+    for (int i = 0; i < g->n_operands; i++) {
+        const tpf_group_operand *op = &g->operands[i];
+        if (op->kind == TPF_GROUP_CONSTANT)
+            tpf_fill(blocks.bytes + (int64_t)op->block * g->block_bytes, op->data, op->itemsize, most);
+    }
+    if (g->chunks)
+        for (int64_t chunk = begin; chunk < end; chunk++) run_chunk(g, &blocks, p, chunk);
+    else if (g->row)
+        run_span(g, &blocks, p, begin * g->row, end * g->row, NULL);
+    else
+        run_span(g, &blocks, p, begin, end, NULL);
+}
+
+/* The tree above the chunks, and the division of a mean. */
+static void join_sum(const tpf_group *g, const tpf_group_step *s) {
+    double *parts = s->parts;
+    char *y = g->operands[s->y].data;
+    for (int64_t row = 0; row < g->size / g->row; row++, parts += g->chunks) {
+        for (int64_t step = 1; step < g->chunks; step *= 2)
+            for (int64_t k = 0; k + step < g->chunks; k += 2 * step) parts[k] += parts[k + step];
+        double sum = s->is_mean ? parts[0] / (double)g->row : parts[0];
+        if (sum != sum) sum = (double)NAN;
+        if (s->dtype == TPF_FLOAT32) ((float *)y)[row] = (float)sum;
+        else ((double *)y)[row] = sum;
     }
 }
 
 void tpf_run_group(const tpf_group *group) {
     if (group->size == 0) return;
+    int64_t units = group->row ? group->size / group->row : group->size;
+    if (group->chunks) units *= group->chunks;
     if (group->work)
-        TPF_SHARE(group->work, TPF_GROUP_WAKES)(run_range, (void *)group, group->size, group->grain);
+        TPF_SHARE(group->work, TPF_GROUP_WAKES)(run_range, (void *)group, units, group->grain);
     else
-        run_range((void *)group, 0, group->size);
+        run_range((void *)group, 0, units);
+    for (int i = 0; i < group->n_steps; i++)
+        if (group->steps[i].sum) join_sum(group, &group->steps[i]);
 }
 
 static void run_blocks(void *ctx, int64_t begin, int64_t end) {

@@ -2,6 +2,9 @@
 
    A group is one pass over a shape: each step reads whole blocks of operands and writes one, by the same loops that
    eager ops use, so the bits are the same; what only the group needs never leaves a block that stays in L1.
+   A reduction over rows of the shape (its last axes) is a step, too. Where a row fits a block, blocks hold whole rows and
+   each is reduced as it is. Otherwise only sums run along: the lanes of a chunk of TPF_SUM_CHUNK elements are carried
+   from block to block, the chunks are what threads share, and the tree above them follows (reduce.h has the same one).
    (Programs of 0-d values run on the machine of scalar.h, over cells of eight bytes.) */
 #ifndef TPF_PLAN_H
 #define TPF_PLAN_H
@@ -12,7 +15,8 @@ enum {
     TPF_GROUP_BLOCK, /* a block of the group's own */
     TPF_GROUP_DIRECT, /* contiguous memory of the group's shape */
     TPF_GROUP_CONSTANT, /* one element for all */
-    TPF_GROUP_PACKED /* strided memory, packed into a block of its own */
+    TPF_GROUP_PACKED, /* strided memory, packed into a block of its own */
+    TPF_GROUP_ROWS /* contiguous memory of one element a row */
 };
 
 typedef struct {
@@ -24,13 +28,18 @@ typedef struct {
 } tpf_group_operand;
 
 typedef struct {
-    tpf_loop loop; /* or NULL, and then cast */
+    tpf_loop loop; /* one of these is not NULL */
     tpf_cast cast;
-    int y, a, b, c; /* operands; -1: none */
+    tpf_reduce reduce; /* of rows */
+    tpf_sum_add sum;   /* of rows longer than a block */
+    int y, a, b, c;    /* operands; -1: none */
+    int is_mean, dtype;
+    double *parts;     /* of a sum: one for each chunk */
 } tpf_group_step;
 
 typedef struct {
-    int n_operands, n_steps, n_blocks, ndim;
+    int n_operands, n_steps, n_blocks, ndim, n_sums;
+    int64_t row, chunks; /* elements of a row; chunks of one that is longer than a block; 0: none */
     int block; /* elements of a block */
     int block_bytes;
     const int64_t *shape;
@@ -41,6 +50,7 @@ typedef struct {
 
 #define TPF_GROUP_WAKES 400000 /* work from which it pays to wake threads */
 #define TPF_GROUP_OPERANDS 4096
+#define TPF_GROUP_SUMS 64 /* of a group whose rows are longer than a block */
 #define TPF_GROUP_BYTES (192 * 1024) /* of all blocks of a group: a thread's stack holds them */
 
 void tpf_run_group(const tpf_group *group);

@@ -175,13 +175,17 @@ void tpf_search(int64_t *y, const void *table, int64_t n, const void *x, int64_t
 
 #include "optable.h" /* generated: opcodes and the per-op facts */
 
+/* lane[i % 16] += x[i], for a chunk that begins at a multiple of 16, or = where it is the first. */
+typedef void (*tpf_sum_add)(double *lane, const void *x, int64_t n, int first);
+
 typedef struct {
     const char *level;
     tpf_loop loop[TPF_N_ELEMENTWISE][TPF_NDTYPES]; /* by the compute dtype; NULL: not defined */
     tpf_vjp vjp[TPF_N_ELEMENTWISE][3][2];          /* float32, float64; NULL unless TPF_VJP_LOOP */
     tpf_cast cast[TPF_NDTYPES][TPF_NDTYPES];       /* [from][to] */
     tpf_reduce reduce[TPF_NREDUCE][TPF_NDTYPES];   /* by the dtype of x */
-    tpf_variance variance[2];                      /* float32, float64 */
+    tpf_sum_add sum_add[2];                        /* float32, float64 */
+    tpf_variance variance[2];
     tpf_scan scan[TPF_NSCAN][TPF_NDTYPES];         /* by the dtype of x; NULL: not defined */
     tpf_rows softmax[2], log_softmax[2], logsumexp[2];
     tpf_rows_vjp softmax_vjp[2], log_softmax_vjp[2];

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tapeflow import _core
 from tapeflow.errors import PlanError
+from tapeflow.plan.grouping import Node
 from tapeflow.plan.ir import CONST, DTYPES, GRAD, INPUT, IR, TENSOR, Instr, Value, name_of
-from tapeflow.plan.schedule import Node
 
 _TEXT = (".dot", ".gv")
 _DRAWN = (".svg", ".png", ".pdf")

@@ -13,6 +13,7 @@ from tapeflow import _core, _creation, random
 from tapeflow._core import Tensor
 from tapeflow.custom import custom_vjp
 from tapeflow.errors import PlanError, TapeError
+from tapeflow.plan import grouping as _grouping
 from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
 from tapeflow.plan.interpret import Interpreter
@@ -59,7 +60,7 @@ class Plan(_core.Runner):
         self._ir = ir
         self._tensors = ir.tensors()
         self._flags = [(t, t.requires_grad) for t in self._tensors.values()]
-        self._nodes, self._views = _schedule.schedule(ir, "fuse" in self.passes)
+        self._nodes, self._views = _grouping.schedule(ir, "fuse" in self.passes)
         self._layout = _schedule.place(ir, self._nodes, self._views, plan_memory)
         self._inputs = [ir.values[k] for k in ir.inputs]
         # the outputs in the structure that the function returned
@@ -144,7 +145,7 @@ class Plan(_core.Runner):
         """Whether a run is a program of 0-d values alone and changes nothing outside."""
         ir = self._ir
         return (
-            all(node.kind == _schedule.DO_SCALARS for node in self._nodes)
+            all(node.kind == _grouping.DO_SCALARS for node in self._nodes)
             and not (ir.states or ir.grads or ir.generators)
             and all(value.shape == () for value in self._inputs)
         )

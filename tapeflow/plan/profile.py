@@ -6,8 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from tapeflow.plan.grouping import Node
 from tapeflow.plan.ir import DTYPES, IR, N_ELEMENTWISE, Instr, name_of
-from tapeflow.plan.schedule import Layout, Node
+from tapeflow.plan.schedule import Layout
 
 _REDUCTIONS = ("sum", "mean", "max", "min", "logsumexp", "softmax", "log_softmax", "cross_entropy")
 

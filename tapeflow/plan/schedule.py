@@ -1,257 +1,41 @@
-"""From a program to what runs: groups of elementwise ops, views, one arena.
+"""From a program to what runs: storage for its values, and the instructions of the executor.
 
-Three steps. `schedule` puts the instructions into nodes: a group of elementwise ops of one shape, a program of 0-d ops,
-or one op by itself. `place` gives every value storage: a view of another one, fresh memory (what outlives the run), a
-cell of eight bytes (0-d), or a range of the arena that nobody else uses while the value lives. `link` writes both down
-for _core.Executable.
-
-A group is kept open while elementwise ops of its shape arrive. What else reads what it makes (a sum, a product) waits
-until an elementwise op reads its result: then the group is closed, and what waits runs in its order. So a gradient
-joins the group of the value, past the sum between them; whatever an open group reads is made already, and no open group
-reads from another.
+Three steps. `schedule` (grouping.py) puts the instructions into nodes. `place` gives every value storage: a view of
+another one, fresh memory (what outlives the run), a cell of eight bytes (0-d), or a range of the arena that nobody else
+uses while the value lives. `Linker` writes both down for _core.Executable.
 """
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from math import prod
+from typing import Any
 
 from tapeflow import _core
-from tapeflow.plan.ir import (
-    ACCUMULATE,
-    BOOL,
-    CODES,
-    CONST,
-    GRAD,
-    GRAD_GUARD,
-    GUARD,
-    INPUT,
-    IR,
-    ITEMSIZE,
-    N_ELEMENTWISE,
-    RANDOM,
-    TENSOR,
-    Instr,
-    compute_dtype,
+from tapeflow.plan.grouping import (
+    ALIGN,
+    ASTYPE,
+    DO_COPY,
+    DO_GROUP,
+    DO_GUARD,
+    DO_SCALARS,
+    REDUCTIONS,
+    SMALLEST,
+    Node,
+    View,
+    contiguous,
+    is_contiguous,
 )
+from tapeflow.plan.ir import BOOL, CONST, GRAD_GUARD, INPUT, IR, ITEMSIZE, TENSOR, Instr, compute_dtype
 
 SLOT_ARENA, SLOT_VIEW, SLOT_INPUT, SLOT_TENSOR, SLOT_GRAD, SLOT_CONST, SLOT_FRESH = range(7)
-DO_OP, DO_GROUP, DO_SCALARS, DO_RANDOM, DO_ACCUMULATE, DO_GUARD, DO_COPY = range(7)
-BLOCK, DIRECT, CONSTANT, PACKED = range(4)
+BLOCK, DIRECT, CONSTANT, PACKED, ROWS = range(5)
 
-ASTYPE = CODES["astype"]
-_VIEWS = {CODES[name] for name in ("identity", "reshape", "permute_dims", "broadcast_to", "getitem")}
-
-_ALIGN = 64
-_GROUP_BYTES = 192 * 1024  # of all blocks of a group, as plan.h has it
-_GROUP_OPERANDS = 4096
 _CACHE = 40 * 1024  # what the blocks of a group should take
-_STEPS = 64  # of a group over a large shape
-_SMALL = 256  # elements up to which a group may have any number of steps
 _PARALLEL = 50_000  # steps times elements from which threads that are awake share a group
 _SHARE = 25_000  # of them, a thread's share at least
 _CHUNKS = 64  # shares at most
-
-
-@dataclass
-class Node:
-    """Instructions that run together. kind: DO_GROUP, DO_SCALARS, or another DO_ with one instruction."""
-
-    kind: int
-    shape: tuple[int, ...] | None
-    instrs: list[Instr] = field(default_factory=list)
-    waits: bool = False
-
-
-class View(NamedTuple):
-    base: int  # a value that is no view
-    offset: int
-    strides: tuple[int, ...]
-
-
-def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    strides = []
-    step = itemsize
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
-
-
-# ---- groups
-
-
-def schedule(ir: IR, fuse: bool = True) -> tuple[list[Node], dict[int, View]]:
-    """The nodes in the order they run, and the values that are views."""
-    values = ir.values
-    nodes: list[Node] = []
-    open_groups: dict[tuple[int, ...], Node] = {}
-    group_of: dict[int, Node] = {}  # a value made in an open group, or a view of one
-    waiting: deque[Node] = deque()
-    waited_for: dict[int, Node] = {}  # a value that such a node makes, or a view of one
-    views: dict[int, View] = {}
-
-    def is_open(node: Node) -> bool:
-        return node.shape is not None and open_groups.get(node.shape) is node
-
-    def close(node: Node) -> None:
-        assert node.shape is not None
-        del open_groups[node.shape]
-        nodes.extend(_parts(ir, node))
-        for instr in node.instrs:
-            group_of.pop(instr.out, None)
-
-    def release(until: Node | None) -> None:
-        """Let nodes run that wait, in their order, up to this one; first the groups that they read."""
-        while waiting:
-            node = waiting.popleft()
-            node.waits = False
-            for k in node.instrs[0].ins:
-                if k in group_of and is_open(group_of[k]):
-                    close(group_of[k])
-            nodes.append(node)
-            if node is until:
-                break
-
-    for instr in ir.instrs:
-        op = instr.op
-        if 0 <= op < N_ELEMENTWISE or (op == ASTYPE and fuse):
-            shape = values[instr.out].shape
-            for k in instr.ins:
-                if k in waited_for and waited_for[k].waits:
-                    release(waited_for[k])
-                node = group_of.get(k)
-                if node is not None and is_open(node) and (node.shape != shape or k in views):
-                    close(node)
-            node = open_groups.get(shape)
-            if node is None:
-                node = open_groups[shape] = Node(DO_SCALARS if shape == () else DO_GROUP, shape)
-            node.instrs.append(instr)
-            group_of[instr.out] = node
-            if not fuse or len(node.instrs) >= (_STEPS if values[instr.out].size > _SMALL else _GROUP_OPERANDS // 4):
-                close(node)
-            continue
-        if op in _VIEWS:
-            view = _view(ir, instr, views)
-            if view is not None:
-                views[instr.out] = view
-                if view.base in group_of:
-                    group_of[instr.out] = group_of[view.base]
-                elif view.base in waited_for:
-                    waited_for[instr.out] = waited_for[view.base]
-                continue
-        node = Node(_kind(op), None, [instr])
-        if any(
-            (k in waited_for and waited_for[k].waits) or (k in group_of and is_open(group_of[k])) for k in instr.ins
-        ):
-            node.waits = True
-            waiting.append(node)
-            waited_for[instr.out] = node
-            if op < 0:  # what a guard protects comes after it
-                release(node)
-        else:
-            nodes.append(node)
-    release(None)
-    for node in list(open_groups.values()):
-        close(node)
-    return nodes, views
-
-
-def _parts(ir: IR, node: Node) -> list[Node]:
-    """A group, or several where its blocks would not fit a thread's stack."""
-    if node.kind != DO_GROUP or _blocks(ir, node) * _block_bytes(ir, node) <= _GROUP_BYTES:
-        return [node]
-    half = len(node.instrs) // 2
-    halves = (Node(DO_GROUP, node.shape, part) for part in (node.instrs[:half], node.instrs[half:]))
-    return [part for one in halves for part in _parts(ir, one)]
-
-
-def _block_bytes(ir: IR, node: Node) -> int:
-    """Of the shortest block that a group may have."""
-    length = min(ir.values[node.instrs[0].out].size, 128)
-    return -(-length * 8 // _ALIGN) * _ALIGN
-
-
-def _blocks(ir: IR, node: Node) -> int:
-    """No fewer than the blocks of a group: what it reads, its values that live at once, casts."""
-    last = {k: i for i, instr in enumerate(node.instrs) for k in instr.ins}
-    made = {instr.out for instr in node.instrs}
-    live = most = 0
-    for i, instr in enumerate(node.instrs):
-        live += instr.out in last
-        most = max(most, live)
-        live -= sum(last[k] == i and k in made for k in set(instr.ins))
-    return sum(k not in made for k in last) + most + 4
-
-
-def _kind(op: int) -> int:
-    if op in (GUARD, GRAD_GUARD):
-        return DO_GUARD
-    if op == RANDOM:
-        return DO_RANDOM
-    if op == ACCUMULATE:
-        return DO_ACCUMULATE
-    return DO_OP
-
-
-def _view(ir: IR, instr: Instr, views: dict[int, View]) -> View | None:
-    """The view that an instruction makes of its input; None where elements have to move."""
-    source = instr.ins[0]
-    x, y = ir.values[source], ir.values[instr.out]
-    itemsize = ITEMSIZE[x.dtype]
-    if x.kind == GRAD or (source in views and ir.values[views[source].base].kind == GRAD):
-        return None
-    view = views.get(source) or View(source, 0, contiguous(x.shape, itemsize))
-    name = instr.op
-    if name == CODES["identity"]:
-        return view
-    if name == CODES["reshape"]:
-        if x.size and not _is_contiguous(x.shape, view.strides, itemsize):
-            return None
-        return View(view.base, view.offset, contiguous(y.shape, itemsize))
-    if name == CODES["permute_dims"]:
-        return View(view.base, view.offset, tuple([view.strides[a] for a in instr.params]))
-    if name == CODES["broadcast_to"]:
-        extra = len(y.shape) - len(x.shape)
-        strides = [
-            0 if d < extra or x.shape[d - extra] == 1 or x.shape[d - extra] != n else view.strides[d - extra]
-            for d, n in enumerate(y.shape)
-        ]
-        return View(view.base, view.offset, tuple(strides))
-    return _window(instr.params, x.shape, y.shape, view)
-
-
-def _window(params: tuple[int, ...], shape: tuple[int, ...], result: tuple[int, ...], view: View) -> View | None:
-    """A basic index: start, step, count, extent of each axis; the result's shape differs by axes of size 1."""
-    offset = view.offset
-    steps = []
-    for d, stride in enumerate(view.strides):
-        start, step, count = params[4 * d : 4 * d + 3]
-        if count > 0:
-            offset += start * stride
-        if count != 1:
-            steps.append((count, step * stride))
-    strides = []
-    k = 0
-    for n in result:
-        if n == 1:
-            strides.append(0)
-        else:
-            if k == len(steps) or steps[k][0] != n:
-                return None
-            strides.append(steps[k][1])
-            k += 1
-    return View(view.base, offset, tuple(strides)) if k == len(steps) else None
-
-
-def _is_contiguous(shape: tuple[int, ...], strides: tuple[int, ...], itemsize: int) -> bool:
-    expected = itemsize
-    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
-        if n != 1 and stride != expected:
-            return False
-        expected *= n
-    return True
+_SUM_CHUNK = 4096  # elements of a row that a thread sums in one go, as exec.h has it
 
 
 # ---- storage
@@ -312,7 +96,12 @@ def place(ir: IR, nodes: list[Node], views: dict[int, View], reuse: bool = True)
             layout.outputs[k] = copy
             layout.copies.append((k, copy))
             last[root(k)] = len(nodes)
-    inside = {k for k, node in maker.items() if node.kind == DO_GROUP and k not in read_outside}
+    inside = {
+        instr.out
+        for node in nodes
+        for instr in node.instrs
+        if node.kind == DO_GROUP and instr.out not in read_outside and instr.op not in REDUCTIONS
+    }
     _place_cells(ir, nodes, views, layout, made, last)
     made = {k: at for k, at in made.items() if k not in inside and k not in layout.cells}
     _place_arrays(ir, layout, made, last, _taken_over(ir, nodes, views, made, last) if reuse else None)
@@ -341,7 +130,7 @@ def _taken_over(
                     packed.add(views[k].base)
         for i, instr in enumerate(node.instrs):
             y = instr.out
-            if y not in made:
+            if y not in made or instr.op in REDUCTIONS:
                 continue
             for k in instr.ins:
                 x = values[k]
@@ -415,7 +204,7 @@ def _place_arrays(
 ) -> None:
     """Ranges of the arena, first fit, so that values that live at the same time are apart; None: no range twice."""
     values = ir.values
-    base = -(-layout.arena_bytes // _ALIGN) * _ALIGN
+    base = -(-layout.arena_bytes // ALIGN) * ALIGN
     top = base
     holes: list[tuple[int, int]] = []  # (offset, bytes), by offset
     ending: dict[int, list[int]] = {}  # node -> values that it is the last to read
@@ -428,7 +217,7 @@ def _place_arrays(
             for gone in ending.pop(now, ()):
                 _give_back(holes, (layout.offsets[gone], size_of[gone]))
             now += 1
-        size = max(-(-values[k].nbytes // _ALIGN) * _ALIGN, _ALIGN)
+        size = max(-(-values[k].nbytes // ALIGN) * ALIGN, ALIGN)
         operand = taken_over.get(k) if taken_over is not None else None
         if operand in layout.offsets:
             offset = layout.offsets[operand]
@@ -529,7 +318,7 @@ class Linker:
             self.slot(k)
         for n, node in enumerate(self.nodes):
             if node.kind == DO_GROUP:
-                self.instrs.append((DO_GROUP, 0, None, (), -1, self._group(node.instrs, node.shape or ())))
+                self.instrs.append((DO_GROUP, 0, None, (), -1, self._group(node)))
             elif node.kind == DO_SCALARS:
                 self._scalars(node)
             else:
@@ -609,7 +398,8 @@ class Linker:
 
     # ---- groups
 
-    def _group(self, instrs: list[Instr], shape: tuple[int, ...]) -> Any:
+    def _group(self, node: Node) -> Any:
+        instrs, shape = node.instrs, node.shape or ()
         values = self.ir.values
         stored = self.layout
         last: dict[int, int] = {}
@@ -638,7 +428,7 @@ class Linker:
             strides = view.strides if view is not None else contiguous(value.shape, itemsize)
             if value.size == 1:
                 kind, steps = CONSTANT, None
-            elif value.shape == shape and _is_contiguous(shape, strides, itemsize):
+            elif value.shape == shape and is_contiguous(shape, strides, itemsize):
                 operands.append((DIRECT, 0, itemsize, self.slot(k), None))
                 return len(operands) - 1
             else:
@@ -662,13 +452,13 @@ class Linker:
         for i, instr in enumerate(instrs):
             op = instr.op
             out = values[instr.out]
-            dtype = out.dtype if op == ASTYPE else compute_dtype(self.ir, instr)
+            dtype = out.dtype if op == ASTYPE or op in REDUCTIONS else compute_dtype(self.ir, instr)
             abc = []
             casts = []
             for position, k in enumerate(instr.ins):
                 have = values[k].dtype
                 at = operand(k)
-                wanted = _operand_dtype(op, position, have, dtype)
+                wanted = have if op in REDUCTIONS else _operand_dtype(op, position, have, dtype)
                 if have != wanted:
                     to = block(wide)
                     casts.append(to)
@@ -678,7 +468,10 @@ class Linker:
             # y may be written over an operand that is read for the last time, but only where their elements are as wide
             dead = [k for k in set(instr.ins) if last[k] == i and k in made]
             free.extend([number_of[k] for k in dead if ITEMSIZE[values[k].dtype] == ITEMSIZE[out.dtype]])
-            if instr.out in stored.offsets or instr.out in stored.fresh:
+            if op in REDUCTIONS:
+                operands.append((ROWS, 0, ITEMSIZE[out.dtype], self.slot(instr.out), None))
+                y = len(operands) - 1
+            elif instr.out in stored.offsets or instr.out in stored.fresh:
                 operands.append((DIRECT, 0, ITEMSIZE[out.dtype], self.slot(instr.out), None))
                 y = len(operands) - 1
             else:
@@ -690,23 +483,22 @@ class Linker:
             free.extend([number_of[k] for k in dead if ITEMSIZE[values[k].dtype] != ITEMSIZE[out.dtype]])
             free.extend(casts)
             a, b, c = (*abc, -1, -1)[:3]
-            if op == ASTYPE:
-                steps.append((ASTYPE, values[instr.ins[0]].dtype, dtype, y, a, -1, -1))
+            if op == ASTYPE or op in REDUCTIONS:
+                steps.append((op, values[instr.ins[0]].dtype, out.dtype, y, a, -1, -1))
             else:
                 steps.append((op, dtype, 0, y, a, b, c))
-        size = values[instrs[0].out].size
-        length = max(min(_CACHE // max(n_blocks * wide, 1) // 64 * 64, 1024), 128)
+        size = prod(shape)
+        length = max(min(_CACHE // max(n_blocks * wide, 1) // 64 * 64, 1024), SMALLEST)
         length = min(length, -(-size // 8) * 8)
-        nbytes = -(-length * wide // _ALIGN) * _ALIGN
+        unit, together = 1, max(length, 1)  # elements that threads do not divide, and how many of these make a block
+        if node.row > length:
+            unit, together = _SUM_CHUNK, 1
+        elif node.row:
+            length = length // node.row * node.row
+            unit, together = node.row, length // node.row
         work = size * len(steps)
-        grain = -(-max(_SHARE // len(steps), size // _CHUNKS) // length) * length
-        return (
-            shape,
-            length,
-            nbytes,
-            n_blocks,
-            operands,
-            steps,
-            work if work >= _PARALLEL and size > grain else 0,
-            grain,
-        )
+        share = max(_SHARE // len(steps), size // _CHUNKS)
+        grain = -(-share // (unit * together)) * together
+        shared = work >= _PARALLEL and size > grain * unit
+        nbytes = -(-length * wide // ALIGN) * ALIGN
+        return shape, node.row, length, nbytes, n_blocks, operands, steps, work if shared else 0, grain
