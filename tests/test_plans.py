@@ -17,7 +17,7 @@ from hypothesis import example, given, settings
 import tapeflow as tp
 from tapeflow import _core
 from tapeflow.plan import passes, schedule
-from tapeflow.plan.ir import CODES
+from tapeflow.plan.ir import CODES, name_of
 from tapeflow.testing.programs import build
 from tapeflow.testing.strategies import programs
 from tapeflow.transforms import flatten
@@ -779,10 +779,12 @@ def check_layout(plan):
             if instr.op >= 0:
                 made[instr.out] = at
                 inner[instr.out, "made"] = 2 * i + 1
-            for k in instr.ins:
+            for position, k in enumerate(instr.ins):
                 base = views[k].base if k in views else k
                 last[base] = max(at, last.get(base, 0))
                 by_position = node.kind == schedule.DO_GROUP and k == base and values[k].shape == node.shape
+                changes = name_of(instr.op) in ("assign", "scatter_add", "put") and position == 0 and k == base
+                by_position = by_position or changes
                 inner[base, at] = max(inner.get((base, at), 0), 2 * i if by_position else 2**30)
     for k, copy in layout.copies:
         last[views[k].base if k in views else k] = len(plan._nodes)
@@ -805,6 +807,28 @@ def check_layout(plan):
 def in_place(inner, x, y):
     """Is y made over x by a step, position by position, after the last step that reads x?"""
     return x[1] == y[0] and x[2:4] == y[2:4] and inner[x[4], x[1]] < inner[y[4], "made"]
+
+
+def test_what_changes_elements_writes_over_an_operand_that_ends_there():
+    """Slices written one after the other, sums added at places: one copy, not one for each; never over what is read."""
+    x = tp.random.Generator(3).normal(shape=(1000,))
+    at = tp.asarray(np.arange(0, 1000, 7) % 300)
+
+    def f(x):
+        y = tp.sin(x)
+        kept = tp.sum(y)
+        y[10:20] = x[:10]
+        y[30:40] = y[:10]
+        z = tp.scatter_add(y, at, x[: at.size])
+        return z, tp.scatter_add(y, at, y[: at.size]), kept
+
+    plan = tp.freeze(f, x)
+    check_layout(plan)
+    for a, b in zip(plan(x), f(x), strict=True):
+        assert_same(a, b)
+    one = tp.freeze(lambda x: tp.scatter_add(tp.scatter_add(tp.sin(x), at, x[: at.size]), at, x[: at.size]) * 2.0, x)
+    check_layout(one)
+    assert one.nbytes < 2 * 4096 + tp.freeze(lambda x: tp.sin(x) * 2.0, x).nbytes
 
 
 def test_a_group_writes_over_an_operand_that_ends_there():

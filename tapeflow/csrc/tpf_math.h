@@ -225,14 +225,20 @@ TPF_INLINE double tpf_power_of_two_f64(double shifted) {
     return tpf_from_bits_f64((n + 1023u) << 52);
 }
 
+/* Where the result is 0 anyway it is not computed: it would be rounded from a subnormal product, which costs a hundred
+   times as much (masks of attention are -inf). */
 TPF_INLINE float tpf_exp_f32(float x) {
-    tpf_reduced_f32 z = tpf_reduce_exp_f32(tpf_clamp_f32(x, -104.0f, 89.0f));
-    return tpf_scale_f32(1.0f + tpf_expm1_poly_f32(z.r, 0.0f), z.shifted);
+    int is_zero = x < -104.0f;
+    tpf_reduced_f32 z = tpf_reduce_exp_f32(is_zero ? 0.0f : x > 89.0f ? 89.0f : x);
+    float y = tpf_scale_f32(1.0f + tpf_expm1_poly_f32(z.r, 0.0f), z.shifted);
+    return is_zero ? 0.0f : y;
 }
 
 TPF_INLINE double tpf_exp_f64(double x) {
-    tpf_reduced_f64 z = tpf_reduce_exp_f64(tpf_clamp_f64(x, -746.0, 710.0));
-    return tpf_scale_f64(1.0 + tpf_expm1_poly_f64(z.r, 0.0), z.shifted);
+    int is_zero = x < -746.0;
+    tpf_reduced_f64 z = tpf_reduce_exp_f64(is_zero ? 0.0 : x > 710.0 ? 710.0 : x);
+    double y = tpf_scale_f64(1.0 + tpf_expm1_poly_f64(z.r, 0.0), z.shifted);
+    return is_zero ? 0.0 : y;
 }
 
 /* |x| so small that the result is a normal number: no clamps, one multiplication by 2^n. */
@@ -313,15 +319,19 @@ TPF_INLINE double tpf_tanh_f64(double x) {
 /* With e = exp(-|x|) and q = e / (1 + e): 1 - q for x >= 0; below, q, or e - e q where e is small,
    for the rounding of 1 + e then counts for less. */
 TPF_INLINE float tpf_sigmoid_f32(float x) {
-    tpf_reduced_f32 z = tpf_reduce_exp_f32(tpf_clamp_f32(-TPF_ABSF(x), -104.0f, 0.0f));
+    float a = -TPF_ABSF(x);
+    tpf_reduced_f32 z = tpf_reduce_exp_f32(a < -104.0f ? 0.0f : a);
     float e = tpf_scale_f32(1.0f + tpf_expm1_poly_f32(z.r, z.low), z.shifted);
+    e = a < -104.0f ? 0.0f : e;
     float q = e / (1.0f + e), m = x < 0.0f ? e : 1.0f;
     return (x < 0.0f) & (e > 0.5f) ? q : TPF_FMAF(-m, q, m);
 }
 
 TPF_INLINE double tpf_sigmoid_f64(double x) {
-    tpf_reduced_f64 z = tpf_reduce_exp_f64(tpf_clamp_f64(-TPF_ABS(x), -746.0, 0.0));
+    double a = -TPF_ABS(x);
+    tpf_reduced_f64 z = tpf_reduce_exp_f64(a < -746.0 ? 0.0 : a);
     double e = tpf_scale_f64(1.0 + tpf_expm1_poly_f64(z.r, z.low), z.shifted);
+    e = a < -746.0 ? 0.0 : e;
     double q = e / (1.0 + e), m = x < 0.0 ? e : 1.0;
     return (x < 0.0) & (e > 0.5) ? q : TPF_FMA(-m, q, m);
 }

@@ -26,11 +26,12 @@ from tapeflow.plan.grouping import (
     contiguous,
     is_contiguous,
 )
-from tapeflow.plan.ir import BOOL, CONST, GRAD_GUARD, INPUT, IR, ITEMSIZE, TENSOR, Instr, compute_dtype
+from tapeflow.plan.ir import BOOL, CODES, CONST, GRAD_GUARD, INPUT, IR, ITEMSIZE, TENSOR, Instr, compute_dtype
 
 SLOT_ARENA, SLOT_VIEW, SLOT_INPUT, SLOT_TENSOR, SLOT_GRAD, SLOT_CONST, SLOT_FRESH = range(7)
 BLOCK, DIRECT, CONSTANT, PACKED, ROWS = range(5)
 
+_CHANGES = {CODES[name] for name in ("assign", "scatter_add", "put")}
 _CACHE = 40 * 1024  # what the blocks of a group should take
 _PARALLEL = 50_000  # steps times elements from which threads that are awake share a group
 _SHARE = 25_000  # of them, a thread's share at least
@@ -111,15 +112,22 @@ def place(ir: IR, nodes: list[Node], views: dict[int, View], reuse: bool = True)
 def _taken_over(
     ir: IR, nodes: list[Node], views: dict[int, View], made: dict[int, int], last: dict[int, int]
 ) -> dict[int, int]:
-    """Results of groups that may be written over an operand: value -> operand.
+    """Results that may be written over an operand: value -> operand.
 
     A step of a group writes the positions that it has read; so the operand must be as large, element by element, read
-    by no later step and nobody else, and not through a view.
+    by no later step and nobody else, and not through a view. What changes elements of its first operand needs no copy
+    of it when nobody else reads that.
     """
     values = ir.values
     taken: dict[int, int] = {}
     for at, node in enumerate(nodes):
         if node.kind != DO_GROUP:
+            first = node.instrs[0]
+            if first.op in _CHANGES and first.out in made:
+                k = first.ins[0]
+                others = [views[other].base if other in views else other for other in first.ins[1:]]
+                if k not in views and made.get(k, at) < at and last[k] == at and k not in others:
+                    taken[first.out] = k
             continue
         read: dict[int, int] = {}
         packed: set[int] = set()
