@@ -215,7 +215,7 @@ cdef extern from "plan.h" nogil:
         tpf_cast cast
         tpf_reduce reduce
         tpf_sum_add sum
-        int y, a, b, c, is_mean, dtype
+        int y, a, b, c, is_mean, dtype, per_row, itemsize
         double *parts
     ctypedef struct tpf_group:
         int n_operands, n_steps, n_blocks, ndim, block, block_bytes, n_sums

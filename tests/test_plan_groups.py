@@ -146,3 +146,83 @@ def test_nan_and_infinities_go_through():
     x = tp.tensor(a)
     plan = tp.freeze(lambda x: (tp.sum(x * 2.0, axis=1), tp.mean(x + 0.0)), x)
     assert_equal(plan(x), [tp.sum(x * 2.0, axis=1), tp.mean(x + 0.0)])
+
+
+def composed_layer_norm(x, weight):
+    mean = tp.mean(x, axis=-1, keepdims=True)
+    centred = x - mean
+    scale = tp.rsqrt(tp.mean(centred * centred, axis=-1, keepdims=True) + 1e-5)
+    return centred * scale * weight
+
+
+def composed_softmax(x, weight):
+    e = tp.exp(x - tp.max(x, axis=-1, keepdims=True))
+    return e / tp.sum(e, axis=-1, keepdims=True) * weight
+
+
+def by_reshape(x, weight):
+    """A value for each row without the axis of the row, brought back by reshape; a bool one; a cast one."""
+    rows = tp.sum(x, axis=-1)
+    low = tp.reshape(rows < 0.0, (*x.shape[:-1], 1))
+    wide = tp.reshape(tp.astype(rows, "float64") * 2.0, (*x.shape[:-1], 1))
+    return tp.where(low, x, -x) * weight + tp.astype(wide, x.dtype)
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("n", [2, 7, 16, 100, 255, 256, 511, 512, 513, 2000])
+@pytest.mark.parametrize("f", [composed_layer_norm, composed_softmax, by_reshape])
+def test_what_is_computed_for_each_row_stays_in_the_block(threads, f, n, dtype):
+    """Up to 512 elements a row: one group; longer rows take several, with the same bits."""
+    a = draw(rng_for("a", n), (3, 40, n), dtype)
+    a[0, 0, 0], a[1, 1, 1] = np.nan, np.inf
+    x, w = tp.tensor(a), tp.tensor(draw(rng_for("w", n), (n,), dtype))
+    plan = tp.freeze(f, x, w)
+    grad = tp.value_and_grad(lambda x, w: tp.sum(f(x, w) * x), argnums=(0, 1))
+    both = tp.freeze(grad, x, w)
+    for count in (1, 2, 3):
+        threads(count)
+        assert_same(plan(x, w), f(x, w))
+        (value, grads), (expected, expected_grads) = both(x, w), grad(x, w)
+        assert_equal([value, *grads], [expected, *expected_grads])
+    large = [node for node in plan._nodes if node.kind == DO_GROUP and node.shape == x.shape]
+    assert len(large) == 1 or n > 512
+
+
+def test_what_a_row_group_reads_elsewhere():
+    """A value for each row from outside, one for all, a strided one, and one that another open group makes."""
+    x = tp.tensor(draw(rng_for("x"), (60, 30), "float32"))
+    per_row, one = tp.tensor(draw(rng_for("r"), (60, 1), "float32")), tp.tensor(0.25)
+    strided = tp.tensor(draw(rng_for("s"), (1, 60), "float32"))
+    other = tp.tensor(draw(rng_for("o"), (60, 1), "float32"))
+
+    def f(x, per_row, one, strided, other):
+        mean = tp.mean(x * 2.0, axis=1, keepdims=True)
+        shift = mean * per_row + one
+        y = x * 2.0 - shift
+        z = tp.sum(y * y, axis=1, keepdims=True) + tp.permute_dims(strided, (1, 0))
+        exp = tp.exp(other)
+        return y * z, y / (z + exp), exp, mean, shift
+
+    args = (x, per_row, one, strided, other)
+    assert_equal(tp.freeze(f, *args)(*args), f(*args))
+
+
+def test_part_of_the_values_of_rows_is_not_taken_for_a_row():
+    x = tp.tensor(draw(rng_for("x"), (4, 5), "float32"))
+
+    def f(x):
+        rows = tp.sum(tp.exp(x), axis=1)
+        return x * rows[1], x * tp.reshape(rows[::-1], (4, 1)), x[:, :4] * rows, x + tp.sum(rows)
+
+    assert_equal(tp.freeze(f, x)(x), f(x))
+
+
+def test_square_shapes_where_rows_could_be_columns():
+    x = tp.tensor(draw(rng_for("x"), (6, 6), "float32"))
+
+    def f(x):
+        y = tp.exp(x)
+        rows = tp.sum(y, axis=1)
+        return y * rows, y * tp.reshape(rows, (6, 1)), y - tp.sum(y, axis=0), y - tp.sum(y, axis=0, keepdims=True)
+
+    assert_equal(tp.freeze(f, x)(x), f(x))

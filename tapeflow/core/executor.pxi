@@ -19,6 +19,7 @@ cdef enum:
     DO_ACCUMULATE = 4
     DO_GUARD = 5
     DO_COPY = 6
+    STRETCH = -1                 # a step of a group
     ARENA_ALIGN = 64
     COPIED = 4096                # bytes up to which state and results are copied where they go, rather than given away
 
@@ -765,8 +766,10 @@ cdef int link_group(Instr *i, spec) except -1:
 
 cdef int link_step(tpf_group *g, tpf_group_step *s, spec) except -1:
     cdef int op, dtype, to
-    op, dtype, to, s.y, s.a, s.b, s.c = spec
-    if op == OP_ASTYPE:
+    op, dtype, to, s.y, s.a, s.b, s.c, s.per_row = spec
+    if op == STRETCH:
+        s.itemsize = dtype
+    elif op == OP_ASTYPE:
         s.cast = kernels.cast[dtype][to]
     elif op < TPF_N_ELEMENTWISE:
         s.loop = kernels.loop[op][dtype]

@@ -9,8 +9,9 @@
 
 #include <string.h>
 
-#define PARALLEL_BYTES (1 << 20) /* below this, waking threads costs more than it saves */
-#define GRAIN_BYTES (128 << 10)
+#define PARALLEL_BYTES (1 << 18) /* from which threads that are awake pay */
+#define WAKES_BYTES (1 << 21)    /* and from which it pays to wake them */
+#define GRAIN_BYTES (64 << 10)
 #define MOST_EACH 64 /* copies of one element that are written in place, not by a call */
 #define CACHE_TILE 32 /* side of a tile whose source lines stay in L1 while it is transposed */
 
@@ -298,7 +299,7 @@ void tpf_copy(char *dst, const int64_t *dst_strides, const char *src, const int6
         return;
     }
     int64_t grain = tile / (job.tile_rows * job.tile_cols);
-    tpf_parallel(copy_units, &job, units, grain < 1 ? 1 : grain);
+    TPF_SHARE(size * itemsize, WAKES_BYTES)(copy_units, &job, units, grain < 1 ? 1 : grain);
 }
 
 /* ---- fill, take ---- */
@@ -319,7 +320,7 @@ void tpf_fill(void *dst, const void *value, int itemsize, int64_t n) {
     if (n <= PARALLEL_BYTES / itemsize)
         fill_run(dst, value, itemsize, n);
     else
-        tpf_parallel(fill_range, &job, n, GRAIN_BYTES / itemsize);
+        TPF_SHARE(n * itemsize, WAKES_BYTES)(fill_range, &job, n, GRAIN_BYTES / itemsize);
 }
 
 typedef struct {
@@ -354,5 +355,5 @@ void tpf_take(void *y, const void *x, const int64_t *idx, int64_t outer, int64_t
     if (count <= PARALLEL_BYTES / inner_bytes)
         take_range(&job, 0, count);
     else
-        tpf_parallel(take_range, &job, count, grain < 1 ? 1 : grain);
+        TPF_SHARE(count * inner_bytes, WAKES_BYTES)(take_range, &job, count, grain < 1 ? 1 : grain);
 }

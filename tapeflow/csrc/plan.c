@@ -14,17 +14,35 @@ typedef union {
 /* The lanes of each sum in a chunk that is under way. */
 typedef double lanes_of[LANES];
 
+#define STRETCH(T)                                                                                              \
+    for (int64_t r = 0; r < rows; r++)                                                                          \
+        for (int64_t i = 0; i < n; i++) ((T *)y)[r * n + i] = ((const T *)a)[r];
+
+static void stretch(void *y, const void *a, int itemsize, int64_t rows, int64_t n) {
+    if (itemsize == 4) {
+        STRETCH(uint32_t)
+    } else if (itemsize == 8) {
+        STRETCH(uint64_t)
+    } else {
+        STRETCH(uint8_t)
+    }
+}
+
 static void run_steps(const tpf_group *g, char *const *p, int64_t count, lanes_of *lanes, int first) {
+    int64_t rows = g->row ? count / g->row : 0;
     int sum = 0;
     for (const tpf_group_step *s = g->steps, *last = s + g->n_steps; s < last; s++) {
+        int64_t n = s->per_row ? rows : count;
         if (s->loop)
-            s->loop(p[s->y], s->a < 0 ? NULL : p[s->a], s->b < 0 ? NULL : p[s->b], s->c < 0 ? NULL : p[s->c], count);
+            s->loop(p[s->y], s->a < 0 ? NULL : p[s->a], s->b < 0 ? NULL : p[s->b], s->c < 0 ? NULL : p[s->c], n);
         else if (s->cast)
-            s->cast(p[s->y], p[s->a], count);
+            s->cast(p[s->y], p[s->a], n);
         else if (s->reduce)
-            s->reduce(p[s->y], p[s->a], count / g->row, g->row, 1);
-        else
+            s->reduce(p[s->y], p[s->a], rows, g->row, 1);
+        else if (s->sum)
             s->sum(lanes[sum++], p[s->a], count, first);
+        else
+            stretch(p[s->y], p[s->a], s->itemsize, rows, g->row);
     }
 }
 

@@ -5,6 +5,7 @@
    A reduction over rows of the shape (its last axes) is a step, too. Where a row fits a block, blocks hold whole rows and
    each is reduced as it is. Otherwise only sums run along: the lanes of a chunk of TPF_SUM_CHUNK elements are carried
    from block to block, the chunks are what threads share, and the tree above them follows (reduce.h has the same one).
+   In a block of whole rows there are steps over one element a row, too.
    (Programs of 0-d values run on the machine of scalar.h, over cells of eight bytes.) */
 #ifndef TPF_PLAN_H
 #define TPF_PLAN_H
@@ -28,11 +29,13 @@ typedef struct {
 } tpf_group_operand;
 
 typedef struct {
-    tpf_loop loop; /* one of these is not NULL */
+    tpf_loop loop; /* one of these is not NULL, or each row's element of a is stretched over the row */
     tpf_cast cast;
     tpf_reduce reduce; /* of rows */
     tpf_sum_add sum;   /* of rows longer than a block */
     int y, a, b, c;    /* operands; -1: none */
+    int per_row;       /* over one element a row */
+    int itemsize;      /* of what is stretched */
     int is_mean, dtype;
     double *parts;     /* of a sum: one for each chunk */
 } tpf_group_step;

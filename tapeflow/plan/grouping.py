@@ -7,6 +7,9 @@ reads what it makes (a product, a sum over columns) waits, and so does a group o
 three numbers that sums over a large group are added to does not end it. A node is closed, after those that it waits
 for, where an op that belongs to an open group reads from it what would make the two wait for each other, or where the
 shapes are alike. So a gradient joins the group of the value, past the sum between them.
+
+Where rows fit a block (TILE), what reads a value for each row, stretched over the row, stays in the group, too, and a
+group of one op for each row that waits for it is taken in: a normalised row never leaves the block.
 """
 
 from __future__ import annotations
@@ -40,6 +43,7 @@ REDUCTIONS = range(CODES["sum"], CODES["vector_norm"] + 1)
 ALIGN = 64
 GROUP_OPERANDS = 4096
 SMALLEST = 128  # elements of a block, at least
+TILE = 512  # elements of a row up to which blocks hold whole rows
 _GROUP_BYTES = 192 * 1024  # of all blocks of a group, as plan.h has it
 _SUMS_OF_ROWS = 64  # the same, of one whose rows are longer than a block
 _STEPS = 64  # of a group over a large shape
@@ -52,13 +56,15 @@ _WAITING = 64  # nodes that wait at most
 class Node:
     """Instructions that run together. kind: DO_GROUP, DO_SCALARS, or another DO_ with one instruction.
 
-    row: elements of a row, where the group reduces rows. after: what has to run before; only until it is closed.
+    row: elements of a row, where the group reduces rows; per_row: the values it makes of which there is one for each.
+    after: what has to run before; only until it is closed.
     """
 
     kind: int
     shape: tuple[int, ...] | None
     instrs: list[Instr] = field(default_factory=list)
     row: int = 0
+    per_row: set[int] = field(default_factory=set)
     after: set[Node] = field(default_factory=set)
     closed: bool = False
     size: int = 0  # elements that a group has a step over; of what waits, that it reads
@@ -113,7 +119,9 @@ class _Scheduler:
         others = []
         for k in instr.ins:
             other = maker.get(k)
-            if other is not None and not other.closed and (other is not node or k in views or values[k].shape != shape):
+            if other is None or other.closed or (other is node and k not in views and values[k].shape == shape):
+                continue
+            if node is None or node.row == 0 or not self.is_stretched(k, other, node):
                 others.append(other)
         if others:
             self.make_way(node, value.size, others)
@@ -133,7 +141,8 @@ class _Scheduler:
         for other in others:
             if other.closed:
                 continue
-            if size * _SMALLER > other.size or (node is not None and self.waits_for(other, node)):
+            for_rows = 0 < other.row <= TILE and size * other.row == other.size
+            if (size * _SMALLER > other.size and not for_rows) or (node is not None and self.waits_for(other, node)):
                 if other.shape is None:
                     self.release(other)
                 else:
@@ -173,13 +182,52 @@ class _Scheduler:
         row = row_of(x.shape, instr.params[0])
         if not row or (node.row and node.row != row):
             return False
-        if row > SMALLEST:  # maybe longer than a block
+        if row > TILE:  # maybe longer than a block
             sums = sum(one.op in _SUMS for one in node.instrs)
             if instr.op not in _SUMS or x.dtype < FLOAT32 or sums == _SUMS_OF_ROWS:
                 return False
         node.row = row
         node.instrs.append(instr)
+        node.per_row.add(instr.out)
         self.maker[instr.out] = node
+        return True
+
+    def is_stretched(self, k: int, maker: Node, node: Node) -> bool:
+        """Whether k, made by an open node, has one value for each row of this group, and can be made in it."""
+        if node.row > TILE or not is_per_row(self.ir, k, self.views, node):
+            return False
+        if maker is not node:
+            return self.take_in(maker, node)
+        return (self.views[k].base if k in self.views else k) in node.per_row
+
+    def take_in(self, small: Node, node: Node) -> bool:
+        """Let a group of an op for each row, which waits for nothing but this group, become part of it."""
+        values, views = self.ir.values, self.views
+        if small.kind != DO_GROUP or small.row or small.size * node.row != node.size:
+            return False
+        if any(not other.closed and other is not node for other in small.after):
+            return False
+        made = {instr.out for instr in small.instrs}
+        for instr in small.instrs:
+            for k in instr.ins:
+                base = views[k].base if k in views else k
+                inside = base in made or base in node.per_row
+                if not inside and base in self.maker and not self.maker[base].closed:
+                    return False
+                x = values[k]
+                if (inside or x.size != 1) and (x.shape != small.shape or not _lies_packed(self.ir, k, views)):
+                    return False
+        node.instrs += small.instrs
+        node.per_row |= made
+        node.after.update(other for other in small.after if not other.closed and other is not node)
+        for k in made:
+            self.maker[k] = node
+        assert small.shape is not None
+        del self.open[small.shape]
+        small.closed = True
+        for other in (*self.waiting, *self.open.values()):
+            if small in other.after:
+                other.after.add(node)
         return True
 
     def add_single(self, instr: Instr) -> None:
@@ -246,6 +294,33 @@ def row_of(shape: tuple[int, ...], mask: int) -> int:
     return row if row > 1 else 0
 
 
+def _lies_packed(ir: IR, k: int, views: dict[int, View]) -> bool:
+    x = ir.values[k]
+    return k not in views or is_contiguous(x.shape, views[k].strides, ITEMSIZE[x.dtype])
+
+
+def is_per_row(ir: IR, k: int, views: dict[int, View], node: Node) -> bool:
+    """Whether value k over the shape of a group is, in each row, one element: that of the row's number in its base."""
+    x = ir.values[k]
+    itemsize = ITEMSIZE[x.dtype]
+    shape = node.shape or ()
+    if k in views and views[k].offset:
+        return False
+    strides = broadcast_strides(x.shape, views[k].strides if k in views else contiguous(x.shape, itemsize), len(shape))
+    inner = 1
+    for n, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if n != 1 and stride != (0 if inner < node.row else inner // node.row * itemsize):
+            return False
+        inner *= n
+    return True
+
+
+def broadcast_strides(shape: tuple[int, ...], strides: tuple[int, ...], ndim: int) -> tuple[int, ...]:
+    """Strides of a value over a shape of ndim axes that it is stretched to."""
+    extra = ndim - len(shape)
+    return tuple([0 if d < extra or shape[d - extra] == 1 else strides[d - extra] for d in range(ndim)])
+
+
 def _parts(ir: IR, node: Node) -> list[Node]:
     """A group, or several where its blocks would not fit a thread's stack."""
     if node.kind != DO_GROUP or _blocks(ir, node) * _block_bytes(ir, node) <= _GROUP_BYTES:
@@ -253,7 +328,8 @@ def _parts(ir: IR, node: Node) -> list[Node]:
     half = len(node.instrs) // 2
     halves = [Node(DO_GROUP, node.shape, part) for part in (node.instrs[:half], node.instrs[half:])]
     for one in halves:
-        if any(instr.op in REDUCTIONS for instr in one.instrs):
+        one.per_row = {instr.out for instr in one.instrs if instr.out in node.per_row}
+        if one.per_row:
             one.row = node.row
     return [part for one in halves for part in _parts(ir, one)]
 
@@ -261,7 +337,8 @@ def _parts(ir: IR, node: Node) -> list[Node]:
 def _block_bytes(ir: IR, node: Node) -> int:
     """Of the shortest block that a group may have."""
     assert node.shape is not None
-    return -(-min(prod(node.shape), SMALLEST) * 8 // ALIGN) * ALIGN
+    row = node.row if node.row <= TILE else 0
+    return -(-min(prod(node.shape), max(SMALLEST, row)) * 8 // ALIGN) * ALIGN
 
 
 def _blocks(ir: IR, node: Node) -> int:

@@ -243,11 +243,14 @@ def _alike(values: list[Value], a: int, b: int) -> bool:
 
 
 def cse(ir: IR) -> None:
-    """One of several instructions that compute the same; one of several small constants that are the same."""
+    """One of several instructions that compute the same; one of several small constants that are the same.
+
+    A second shape of a value is a shape of the first one: where that had to move elements, they are moved once.
+    """
     values, objects = ir.values, ir.objects
     names: dict[int, int] = {}
     seen: dict[Any, int] = {}
-    used = {k for instr in ir.instrs for k in instr.ins}
+    used = {k for instr in ir.instrs for k in instr.ins}.union(ir.results())
     for k, x in objects.items():
         if k in used and values[k].kind == CONST and x.size <= 16:
             key = (values[k], _core.bytes_of(x))
@@ -256,6 +259,7 @@ def cse(ir: IR) -> None:
                 names[k] = first
     kept = []
     get = names.get
+    shaped: dict[int, int] = {}
     for instr in ir.instrs:
         ins = instr.ins
         if names:
@@ -264,6 +268,10 @@ def cse(ir: IR) -> None:
             kept.append(instr)
             continue
         out = values[instr.out]
+        if instr.op == _RESHAPE and instr.out in used:
+            first = shaped.setdefault(ins[0], instr.out)
+            if first != instr.out and values[first].shape != out.shape:
+                ins = instr.ins = (first,)
         # what is computed again is not the same: that nobody keeps the first result is the point of it
         first = seen.setdefault((instr.op, instr.params, ins, out.dtype, out.shape, instr.extra), instr.out)
         if first == instr.out:

@@ -7,11 +7,10 @@ uses while the value lives. `Linker` writes both down for _core.Executable.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from math import prod
 from typing import Any
 
 from tapeflow import _core
+from tapeflow.plan.blocks import Blocks, Layout, operand_dtype
 from tapeflow.plan.grouping import (
     ALIGN,
     ASTYPE,
@@ -20,40 +19,17 @@ from tapeflow.plan.grouping import (
     DO_GUARD,
     DO_SCALARS,
     REDUCTIONS,
-    SMALLEST,
     Node,
     View,
-    contiguous,
-    is_contiguous,
 )
-from tapeflow.plan.ir import BOOL, CODES, CONST, GRAD_GUARD, INPUT, IR, ITEMSIZE, TENSOR, Instr, compute_dtype
+from tapeflow.plan.ir import CODES, CONST, GRAD_GUARD, INPUT, IR, ITEMSIZE, TENSOR, Instr, compute_dtype
 
 SLOT_ARENA, SLOT_VIEW, SLOT_INPUT, SLOT_TENSOR, SLOT_GRAD, SLOT_CONST, SLOT_FRESH = range(7)
-BLOCK, DIRECT, CONSTANT, PACKED, ROWS = range(5)
 
 _CHANGES = {CODES[name] for name in ("assign", "scatter_add", "put")}
-_CACHE = 40 * 1024  # what the blocks of a group should take
-_PARALLEL = 50_000  # steps times elements from which threads that are awake share a group
-_SHARE = 25_000  # of them, a thread's share at least
-_CHUNKS = 64  # shares at most
-_SUM_CHUNK = 4096  # elements of a row that a thread sums in one go, as exec.h has it
 
 
 # ---- storage
-
-
-@dataclass
-class Layout:
-    """Where values are. offsets: of the arena, in bytes; cells: 0-d values in cells of eight bytes at its start."""
-
-    offsets: dict[int, int]
-    cells: dict[int, int]
-    fresh: set[int]
-    loads: list[tuple[int, int, bool]]  # (value, cell, once)
-    copies: list[tuple[int, int]]  # (value, fresh value) at the end
-    outputs: dict[int, int]  # a result -> the fresh value that holds it
-    arena_bytes: int = 0
-    lifetimes: dict[int, tuple[int, int]] = field(default_factory=dict)  # of values of the arena: first, last node
 
 
 def place(ir: IR, nodes: list[Node], views: dict[int, View], reuse: bool = True) -> Layout:
@@ -138,7 +114,7 @@ def _taken_over(
                     packed.add(views[k].base)
         for i, instr in enumerate(node.instrs):
             y = instr.out
-            if y not in made or instr.op in REDUCTIONS:
+            if y not in made or y in node.per_row:
                 continue
             for k in instr.ins:
                 x = values[k]
@@ -268,13 +244,6 @@ def _give_back(holes: list[tuple[int, int]], hole: tuple[int, int]) -> None:
 # ---- linking
 
 
-def _operand_dtype(op: int, position: int, have: int, dtype: int) -> int:
-    """The dtype that the loop of an op over dtype takes an operand in: a condition as bool, whatever it was."""
-    if op == ASTYPE:
-        return have
-    return BOOL if position == 0 and _core.op_kind(op) == "select" else dtype
-
-
 class Linker:
     """Writes nodes and storage down for _core.Executable: slots in an order in which a base comes before its views."""
 
@@ -326,7 +295,9 @@ class Linker:
             self.slot(k)
         for n, node in enumerate(self.nodes):
             if node.kind == DO_GROUP:
-                self.instrs.append((DO_GROUP, 0, None, (), -1, self._group(node)))
+                self.instrs.append(
+                    (DO_GROUP, 0, None, (), -1, Blocks(self.ir, self.views, layout, self.slot, node).link())
+                )
             elif node.kind == DO_SCALARS:
                 self._scalars(node)
             else:
@@ -389,7 +360,7 @@ class Linker:
             for position, k in enumerate(instr.ins):
                 cell = cells[k] if k in cells else copied[k]
                 have = values[k].dtype
-                wanted = _operand_dtype(op, position, have, dtype)
+                wanted = operand_dtype(op, position, have, dtype)
                 if have != wanted:
                     spare = self.layout.arena_bytes // 8 + self.spare_cells
                     self.spare_cells += 1
@@ -403,110 +374,3 @@ class Linker:
             a, b, c = (*operands, 0, 0)[:3] if len(operands) < 3 else operands
             code.append((number, y, a, b, c if len(operands) == 3 else -1, op, dtype, 0))
         self.instrs.append((DO_SCALARS, 0, None, (), -1, code))
-
-    # ---- groups
-
-    def _group(self, node: Node) -> Any:
-        instrs, shape = node.instrs, node.shape or ()
-        values = self.ir.values
-        stored = self.layout
-        last: dict[int, int] = {}
-        for i, instr in enumerate(instrs):
-            for k in instr.ins:
-                last[k] = i
-        operands: list[tuple[Any, ...]] = []
-        number_of: dict[Any, int] = {}
-        free: list[int] = []  # operands that are blocks nobody reads any more
-        n_blocks = 0
-        wide = max([ITEMSIZE[values[k].dtype] for instr in instrs for k in (*instr.ins, instr.out)])
-
-        def block(itemsize: int) -> int:
-            nonlocal n_blocks
-            if free:
-                return free.pop()
-            operands.append((BLOCK, n_blocks, itemsize, -1, None))
-            n_blocks += 1
-            return len(operands) - 1
-
-        def outside(k: int) -> int:
-            nonlocal n_blocks
-            value = values[k]
-            itemsize = ITEMSIZE[value.dtype]
-            view = self.views.get(k)
-            strides = view.strides if view is not None else contiguous(value.shape, itemsize)
-            if value.size == 1:
-                kind, steps = CONSTANT, None
-            elif value.shape == shape and is_contiguous(shape, strides, itemsize):
-                operands.append((DIRECT, 0, itemsize, self.slot(k), None))
-                return len(operands) - 1
-            else:
-                extra = len(shape) - len(value.shape)
-                kind = PACKED
-                steps = tuple(
-                    [0 if d < extra or value.shape[d - extra] == 1 else strides[d - extra] for d in range(len(shape))]
-                )
-            operands.append((kind, n_blocks, itemsize, self.slot(k), steps))
-            n_blocks += 1
-            return len(operands) - 1
-
-        def operand(k: int) -> int:
-            found = number_of.get(k)
-            if found is None:
-                found = number_of[k] = outside(k)
-            return found
-
-        steps: list[tuple[int, ...]] = []
-        made: set[int] = set()
-        for i, instr in enumerate(instrs):
-            op = instr.op
-            out = values[instr.out]
-            dtype = out.dtype if op == ASTYPE or op in REDUCTIONS else compute_dtype(self.ir, instr)
-            abc = []
-            casts = []
-            for position, k in enumerate(instr.ins):
-                have = values[k].dtype
-                at = operand(k)
-                wanted = have if op in REDUCTIONS else _operand_dtype(op, position, have, dtype)
-                if have != wanted:
-                    to = block(wide)
-                    casts.append(to)
-                    steps.append((ASTYPE, have, wanted, to, at, -1, -1))
-                    at = to
-                abc.append(at)
-            # y may be written over an operand that is read for the last time, but only where their elements are as wide
-            dead = [k for k in set(instr.ins) if last[k] == i and k in made]
-            free.extend([number_of[k] for k in dead if ITEMSIZE[values[k].dtype] == ITEMSIZE[out.dtype]])
-            if op in REDUCTIONS:
-                operands.append((ROWS, 0, ITEMSIZE[out.dtype], self.slot(instr.out), None))
-                y = len(operands) - 1
-            elif instr.out in stored.offsets or instr.out in stored.fresh:
-                operands.append((DIRECT, 0, ITEMSIZE[out.dtype], self.slot(instr.out), None))
-                y = len(operands) - 1
-            else:
-                y = block(wide)
-                made.add(instr.out)
-                if instr.out not in last:
-                    free.append(y)
-            number_of[instr.out] = y
-            free.extend([number_of[k] for k in dead if ITEMSIZE[values[k].dtype] != ITEMSIZE[out.dtype]])
-            free.extend(casts)
-            a, b, c = (*abc, -1, -1)[:3]
-            if op == ASTYPE or op in REDUCTIONS:
-                steps.append((op, values[instr.ins[0]].dtype, out.dtype, y, a, -1, -1))
-            else:
-                steps.append((op, dtype, 0, y, a, b, c))
-        size = prod(shape)
-        length = max(min(_CACHE // max(n_blocks * wide, 1) // 64 * 64, 1024), SMALLEST)
-        length = min(length, -(-size // 8) * 8)
-        unit, together = 1, max(length, 1)  # elements that threads do not divide, and how many of these make a block
-        if node.row > length:
-            unit, together = _SUM_CHUNK, 1
-        elif node.row:
-            length = length // node.row * node.row
-            unit, together = node.row, length // node.row
-        work = size * len(steps)
-        share = max(_SHARE // len(steps), size // _CHUNKS)
-        grain = -(-share // (unit * together)) * together
-        shared = work >= _PARALLEL and size > grain * unit
-        nbytes = -(-length * wide // ALIGN) * ALIGN
-        return shape, node.row, length, nbytes, n_blocks, operands, steps, work if shared else 0, grain
