@@ -18,7 +18,7 @@ from tapeflow import _core, random
 from tapeflow._core import Tensor
 from tapeflow.errors import PlanError, TapeflowError
 from tapeflow.plan import passes as _passes
-from tapeflow.plan.ir import CODES, CONST, DTYPES, GRAD, GRAD_GUARD, GUARD, IR, Instr, Value, name_of
+from tapeflow.plan.ir import CODES, CONST, DTYPES, GRAD, GRAD_GUARD, GUARD, IR, Instr, Rewrite, Value, name_of
 from tapeflow.plan.plans import Plan
 from tapeflow.plan.record import Recording
 from tapeflow.plan.types import BOOL
@@ -58,6 +58,7 @@ def save(plan: Plan, path: str | os.PathLike[str]) -> None:
         "values": [[v.kind, DTYPES[v.dtype], list(v.shape)] for v in ir.values],
         "instrs": [[name_of(i.op), list(i.params), list(i.ins), i.out, i.line, _seen(i, number)] for i in ir.instrs],
         "lines": [list(line) for line in ir.lines],
+        "rewrites": ir.rewrites,
         "inputs": ir.inputs,
         "outputs": ir.outputs,
         "states": [[number[id(t)], k] for t, k in ir.states],
@@ -194,6 +195,7 @@ def _read(header: dict[str, Any], blobs: bytes) -> Plan:
     stretches = [[made[g], *rest] for g, *rest in header["stretches"]]
     lines = [(file, number, name) for file, number, name in header["lines"]]
     ir = IR(values, objects, instrs, header["inputs"], header["outputs"], states, grads, stretches, lines)
+    ir.rewrites = [_rewrite(lines, *rewrite) for rewrite in header.get("rewrites", ())]
     _passes.trust(ir, "load_plan")
     recording = _recording(ir, header["call"])
     noted = header.get("noted")
@@ -214,6 +216,12 @@ def _instr(
     if name == name_of(GUARD):
         return Instr(GUARD, (), tuple(ins), out, line, bytes.fromhex(seen))
     return Instr(CODES[name], tuple(params), tuple(ins), out, line)
+
+
+def _rewrite(lines: list[tuple[str, int, str]], name: str, what: str, line: int) -> Rewrite:
+    if not (isinstance(name, str) and isinstance(what, str) and 0 <= line < len(lines)):
+        raise ValueError("what a pass did has no name, words and line")
+    return Rewrite(name, what, line)
 
 
 def _generator(state: list[int]) -> random.Generator:

@@ -15,6 +15,7 @@ import numpy as np
 from tapeflow import _core, _epoch
 from tapeflow._core import GuardFailed, Tensor
 from tapeflow.errors import PlanError
+from tapeflow.plan import passes
 from tapeflow.plan.plans import Plan
 from tapeflow.plan.record import Recording, is_dynamic, record
 from tapeflow.transforms import flatten, unflatten
@@ -61,10 +62,11 @@ class _Entry:
 class Function:
     """A function that is recorded once for each signature and replayed from then on. Made by tp.function."""
 
-    def __init__(self, f: Callable[..., Any], max_plans: int) -> None:
+    def __init__(self, f: Callable[..., Any], max_plans: int, passes: tuple[str, ...]) -> None:
         functools.update_wrapper(self, f)
         self._f = f
         self._max_plans = max_plans
+        self._passes = passes
         self._entries: OrderedDict[Any, _Entry] = OrderedDict()
         self._dropped = 0
 
@@ -154,7 +156,7 @@ class Function:
                     "outside of the function need its tape. Take the gradients inside, or call it under no_grad."
                 )
             else:
-                entry.plans.insert(0, Plan(r.ir, r, name=self._name))
+                entry.plans.insert(0, Plan(r.ir, r, self._passes, name=self._name))
             return not outside
 
         r, result = record(self._f, args, kwargs, "tp.function", make)
@@ -176,7 +178,7 @@ class Function:
             if r.differentiable:
                 return None
             entry = self._entries[key] = _Entry()
-            entry.plans.append(Plan(r.ir, r, name=self._name))
+            entry.plans.append(Plan(r.ir, r, self._passes, name=self._name))
         return entry.plans[0] if len(entry.plans) == 1 and not entry.reason else None
 
     # ---- signatures
@@ -260,7 +262,7 @@ def _hashable(structure: Any) -> Any:
     return kind, tuple(_hashable(part) for part in parts)
 
 
-def function(f: Callable[..., Any] | None = None, *, max_plans: int = 32) -> Any:
+def function(f: Callable[..., Any] | None = None, *, max_plans: int = 32, fast: bool = False) -> Any:
     """f, recorded at its first call with each signature and replayed as a plan afterwards.
 
     Parameters
@@ -270,6 +272,8 @@ def function(f: Callable[..., Any] | None = None, *, max_plans: int = 32) -> Any
         nested containers of them.
     max_plans : int
         Signatures that are kept; one that was not used for long goes.
+    fast : bool
+        Plans may differ from f by rounding where that costs less, as those of ``tp.freeze(..., fast=True)`` may.
 
     Returns
     -------
@@ -283,9 +287,9 @@ def function(f: Callable[..., Any] | None = None, *, max_plans: int = 32) -> Any
     [4.0, 9.0]
     """
     if f is None:
-        return lambda g: function(g, max_plans=max_plans)
+        return lambda g: function(g, max_plans=max_plans, fast=fast)
     if not callable(f):
         raise PlanError(f"[tp.function] expected a function, got {type(f).__name__}.")
     if isinstance(max_plans, bool) or not isinstance(max_plans, int) or max_plans < 1:
         raise PlanError(f"[tp.function] max_plans must be an int of at least 1, got {max_plans!r}.")
-    return Function(f, max_plans)
+    return Function(f, max_plans, passes.chosen(None, fast, "tp.function"))

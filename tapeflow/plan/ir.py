@@ -53,6 +53,14 @@ class Value(NamedTuple):
         return self.size * ITEMSIZE[self.dtype]
 
 
+class Rewrite(NamedTuple):
+    """What a pass that may change bits (fast.py) did; line: index into IR.lines."""
+
+    name: str
+    what: str
+    line: int
+
+
 class Instr:
     """out = op(ins), with params; line: index into IR.lines. extra: what a guard compares; of an op that was computed
     again, to save memory, the number of that recomputation."""
@@ -89,11 +97,14 @@ class IR:
     regions: list[Any] = field(default_factory=list)  # before passes: calls with rules (tapeflow/custom.py)
     counts: list[tuple[str, int]] = field(default_factory=list)  # of instructions, after each pass
     ungraded: set[int] = field(default_factory=set)  # values made outside of grad mode
+    rewrites: list[Rewrite] = field(default_factory=list)  # what may have changed bits
 
     def copy(self) -> IR:
         """The same program, for passes to change."""
         instrs = [Instr(i.op, i.params, i.ins, i.out, i.line, i.extra) for i in self.instrs]
-        return replace(self, values=list(self.values), objects=dict(self.objects), instrs=instrs, counts=[])
+        return replace(
+            self, values=list(self.values), objects=dict(self.objects), instrs=instrs, counts=[], rewrites=[]
+        )
 
     def results(self) -> Iterable[int]:
         """The values that outlive a run."""

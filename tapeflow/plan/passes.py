@@ -7,6 +7,8 @@
     cse         what was computed already is not computed again
     fuse        elementwise ops run in groups, block by block: done by schedule.py when the plan is laid out
 
+Those of fast.py may change bits, and are asked for by name or with fast=True.
+
 Each is a named function IR -> None that changes the IR in place; `run` applies them in order and counts.
 """
 
@@ -287,16 +289,36 @@ PASSES: dict[str, Callable[[IR], None]] = {"dce": dce, "fold": fold, "windows": 
 DEFAULT = ("dce", "fold", "windows", "forward", "cse", "dce", "fuse")
 
 
+def chosen(passes: Any, fast: bool, op: str) -> tuple[str, ...]:
+    """The names of the passes that the options of a freeze ask for."""
+    if not isinstance(fast, bool):
+        raise PlanError(f"[{op}] fast must be True or False, got {fast!r}.")
+    if passes is not None and fast:
+        raise PlanError(f"[{op}] both passes= and fast=True are given. Name the passes of fast=True among the others.")
+    if passes is not None:
+        return tuple(passes)
+    if not fast:
+        return DEFAULT
+    from tapeflow.plan import fast as faster
+
+    return (*DEFAULT[:-2], *faster.PASSES, *DEFAULT)
+
+
 def run(ir: IR, names: tuple[str, ...]) -> None:
     """Apply passes in order, and note how many instructions each leaves."""
-    unknown = [name for name in names if name not in PASSES and name != "fuse"]
-    if unknown:
-        raise PlanError(f"[freeze] unknown pass {unknown[0]!r}. The passes: {', '.join((*PASSES, 'fuse'))}.")
+    table = PASSES
+    if not PASSES.keys() >= {*names} - {"fuse"}:
+        from tapeflow.plan import fast
+
+        table = {**PASSES, **fast.PASSES}
+        unknown = [name for name in names if name not in table and name != "fuse"]
+        if unknown:
+            raise PlanError(f"[freeze] unknown pass {unknown[0]!r}. The passes: {', '.join((*table, 'fuse'))}.")
     ir.counts.append(("recorded", len(ir.instrs)))
     for name in names:
         if name == "fuse":
             continue
-        PASSES[name](ir)
+        table[name](ir)
         if VERIFY:
             verify(ir)
         ir.counts.append((name, len(ir.instrs)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -329,6 +330,9 @@ class Plan(_core.Runner):
             f"  {len(self._nodes)} steps, {self.nbytes:,} bytes, {self.flops:,} flops",
             f"  {len(self._tensors)} captured tensors, read at each run",
         ]
+        for (name, what, line), times in Counter(ir.rewrites).items():
+            again = f", {times} times" if times > 1 else ""
+            lines.append(f"  fast, {name}: {what} ({'{}:{}'.format(*ir.lines[line][:2])}{again})")
         for k in sorted(constants)[:20]:
             v = ir.values[k]
             what = repr(_core.number_in(ir.objects[k])) if v.size == 1 else f"{DTYPES[v.dtype]}{list(v.shape)}"
@@ -464,15 +468,23 @@ def freeze(
     passes: Any = None,
     plan_memory: bool = True,
     differentiable: bool = False,
+    fast: bool = False,
     **kwargs: Any,
 ) -> Plan:
     """Record one run of f with example arguments and freeze it: a Plan.
 
     State (captured tensors, .grad, generators) is as it was before, also when it fails. A plan can be differentiated
-    where it is called inside a recording, or with what requires grad; differentiable: also after plan.save.
+    where it is called inside a recording, or with what requires grad; differentiable: also after plan.save. With
+    fast=True what is equal but for rounding is taken, too, where it costs less: `plan.explain()` names each place.
+
+    >>> product = lambda a, b: tp.sum(a @ b)
+    >>> exact, fast = (tp.freeze(product, *2 * [tp.ones((400, 400))], fast=x) for x in (False, True))
+    >>> exact.flops > 20 * fast.flops
+    True
     """
     if not callable(f):
         raise PlanError(f"[freeze] expected a function, got {type(f).__name__}.")
+    passes = _passes.chosen(passes, fast, "freeze")
     r, _ = record(f, args, kwargs, "freeze")
     return Plan(r.ir, r, passes, plan_memory, getattr(f, "__name__", "plan"), differentiable)
 
@@ -497,8 +509,10 @@ def freeze_tape(
     passes: Any = None,
     plan_memory: bool = True,
     differentiable: bool = False,
+    fast: bool = False,
 ) -> Plan:
     """What `Tape.freeze` does: the notes of a closed tape as a plan."""
+    passes = _passes.chosen(passes, fast, "Tape.freeze")
     program = tape.program
     if program is None or tape.finished is None:
         raise PlanError("[Tape.freeze] the tape holds no program: it was not closed yet, or was used up by gradient().")

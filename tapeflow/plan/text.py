@@ -12,6 +12,10 @@ plan f(%0 float32[2])                           the name, the inputs
   %2.assign(%4)                                 at the end of a run
   %2.grad = %4                                  or: = None
   return %4
+
+and, of a plan that fast=True made, first what may have changed bits:
+
+  fast contract_sums: the sum of [9, 9] @ [9, 9] is a product of sums  # a.py:5
 """
 
 from __future__ import annotations
@@ -39,6 +43,7 @@ from tapeflow.plan.ir import (
     MADE,
     TENSOR,
     Instr,
+    Rewrite,
     Value,
     name_of,
 )
@@ -54,7 +59,8 @@ def to_text(plan: Plan) -> str:
     """The plan, one line per constant, captured tensor and instruction."""
     ir = plan._ir
     lines = [f"plan {plan.name}({', '.join(f'%{k} {_type(ir.values[k])}' for k in ir.inputs)})"]
-    lines += [f"  {line}" for part in (_draws(plan), _outside(plan), _instructions(plan)) for line in part]
+    for part in (_rewrites(plan), _draws(plan), _outside(plan), _instructions(plan)):
+        lines += [f"  {line}" for line in part]
     number = {id(t): k for k, t in plan._tensors.items()}
     lines += [f"  %{number[id(t)]}.assign(%{k})" for t, k in ir.states]
     lines += [f"  %{number[id(t)]}.grad = {'None' if k is None else f'%{k}'}" for t, k in ir.grads]
@@ -64,6 +70,15 @@ def to_text(plan: Plan) -> str:
 
 def _type(v: Value) -> str:
     return f"{DTYPES[v.dtype]}[{', '.join(map(str, v.shape))}]"
+
+
+def _place(line: tuple[str, int, str]) -> str:
+    return f"{os.path.basename(line[0])}:{line[1]}" if line[0] else "?"
+
+
+def _rewrites(plan: Plan) -> Iterator[str]:
+    for name, what, line in plan._ir.rewrites:
+        yield f"fast {name}: {what}  # {_place(plan._ir.lines[line])}"
 
 
 def _draws(plan: Plan) -> Iterator[str]:
@@ -95,8 +110,7 @@ def _instructions(plan: Plan) -> Iterator[str]:
     ir = plan._ir
     number = {id(t): k for k, t in plan._tensors.items()}
     for instr in ir.instrs:
-        file, line, _ = ir.lines[instr.line]
-        where = f"{os.path.basename(file)}:{line}" if file else "?"
+        where = _place(ir.lines[instr.line])
         params = f"[{', '.join(map(str, instr.params))}]" if instr.params else ""
         args = ", ".join(f"%{k}" for k in instr.ins)
         if instr.op == GUARD:
@@ -127,6 +141,7 @@ def _word(v: Any) -> str:
 _LINES = {
     name: re.compile(pattern)
     for name, pattern in {
+        "rewrite": r"fast (\w+): (.*?)(?:  # (.*))?",
         "generator": r"generator (\d+) = (?:default|\((\d+), (\d+)\))",
         "draws": r"draws (\d+) = generator (\d+), (\d+)(?:, from \((\d+), (\d+)\))?",
         "const": r"%(\d+) = const  (\w+)\[([\d, ]*)\](?:  (.*))?",
@@ -234,6 +249,9 @@ class _Reader:
         return self.ir.objects[int(number)]
 
     # ---- lines
+
+    def rewrite(self, name: str, what: str, comment: str | None) -> None:
+        self.ir.rewrites.append(Rewrite(name, what, self.where(comment)))
 
     def generator(self, number: str, seed: str | None, draw: str | None) -> None:
         if int(number) != len(self.generators):
