@@ -21,6 +21,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     p.add_argument("--repeat", type=int, default=0, metavar="N", help="rounds (default 9, or 3 with --quick)")
     p.add_argument("--threads", type=int, default=2, metavar="N", help="threads for everybody (default 2)")
     p.add_argument("--compiled", action="store_true", help="torch.compile and XLA by TensorFlow too (minutes)")
+    p.add_argument("--busy", action="store_true", help="time everything once more while a process keeps one core busy")
     p.add_argument("--quick", action="store_true", help="3 rounds of short samples: a smoke test, not a measurement")
     p.add_argument("--json", metavar="FILE", help="write everything measured, samples included")
     p.add_argument(
@@ -77,7 +78,7 @@ def main(argv: list[str] | None = None) -> int:
     results = []
     for name in only:
         if name != "micro":
-            results.append(harness.run(ALL[name], found, rounds, target))
+            results.append(harness.run(ALL[name], found, rounds, target, beside=args.busy))
             print("\n" + report.workload(results[-1]), flush=True)
     singles: list[dict] = []
     if "micro" in only:

@@ -103,7 +103,7 @@ def _descent(tp: Any, f, params, consts, lr):
     return ps, update
 
 
-def tapeflow_frozen(threads: int) -> Peer:
+def tapeflow_frozen(threads: int, fast: bool = False, name: str = "tapeflow-frozen") -> Peer:
     """The same programs as plans: constants and parameters captured, the leaves of a gradient as arguments."""
     tp: Any = importlib.import_module("tapeflow")
     ns = tapeflow(threads).ns
@@ -111,7 +111,7 @@ def tapeflow_frozen(threads: int) -> Peer:
     def value_and_grad(f, leaves, consts):
         xs, cs = ([tp.tensor(a) for a in arrays] for arrays in (leaves, consts))
         whole = tp.value_and_grad(lambda *xs: f(*xs, *cs), argnums=tuple(range(len(xs))))
-        plan = tp.freeze(whole, *xs)
+        plan = tp.freeze(whole, *xs, fast=fast)
 
         def step():
             y, gradients = plan(*xs)
@@ -121,10 +121,10 @@ def tapeflow_frozen(threads: int) -> Peer:
 
     def sgd(f, params, consts, lr):
         ps, update = _descent(tp, f, params, consts, lr)
-        plan = tp.freeze(update)
+        plan = tp.freeze(update, fast=fast)
         return lambda: [plan(), *ps]
 
-    return Peer("tapeflow-frozen", "compiled", ns, value_and_grad, sgd)
+    return Peer(name, "compiled", ns, value_and_grad, sgd)
 
 
 def torch(threads: int, compiled: bool = False, name: str = "torch") -> Peer:
@@ -448,6 +448,7 @@ def casadi(threads: int) -> Peer:
 PEERS: dict[str, tuple[Callable[..., Peer], dict, str]] = {
     "tapeflow":        (tapeflow, {}, "tapeflow"),
     "tapeflow-frozen": (tapeflow_frozen, {}, "tapeflow"),
+    "tapeflow-frozen-fast": (tapeflow_frozen, {"fast": True, "name": "tapeflow-frozen-fast"}, "tapeflow"),
     "torch":           (torch, {}, "torch"),
     "mygrad":          (mygrad, {}, "mygrad"),
     "autograd":        (autograd, {}, "autograd"),

@@ -42,7 +42,7 @@ def head(meta: dict) -> str:
         place(meta),
         f"- {meta['rounds']} rounds, samples of about {seconds(meta['target'])}",
         "- a number stands only after value and gradients agreed with float64 NumPy; `ratio` is the median over the",
-        "  rounds of time / tapeflow's time; `quiet` is the fastest sample",
+        "  rounds of time / tapeflow's time; `quiet` is the fastest sample, `busy` the median beside a busy core",
     ]
     return "\n".join(lines)
 
@@ -50,18 +50,21 @@ def head(meta: dict) -> str:
 def workload(result: dict) -> str:
     """The table of one workload."""
     rows = []
+    busy = any(r["slower"] for r in result["rows"])
     for r in result["rows"]:
         if r["status"] == "ok":
             ratio = "-" if r["ratio"] is None else f"{r['ratio']:.2f}"
-            note = r["note"]
-            cells = [seconds(r["median"]), seconds(r["best"]), ratio, seconds(r["first"]), f"{r['error']:.0e}", note]
+            crowded = [seconds(r["beside"]), f"{r['slower']:.2f}" if r["slower"] else "-"] if busy else []
+            cells = [seconds(r["median"]), seconds(r["best"]), ratio, *crowded, seconds(r["first"])]
+            cells += [f"{r['error']:.0e}", r["note"]]
         else:
-            cells = ["-", "-", "-", "-", "-", r["status"]]
+            cells = ["-"] * (7 if busy else 5) + [r["status"]]
         rows.append([r["contender"], r["kind"], *cells])
     lines = [f"## {result['name']}: {result['title']}", f"{result['dtype']}, within {result['tolerance']:.0e}"]
     for name, c in result["controls"].items():
         lines[-1] += f"; {name} {seconds(statistics.median(c))} ({seconds(min(c))} to {seconds(max(c))})"
-    head = ["contender", "kind", "median", "quiet", "ratio", "first call", "error", "note"]
+    crowded = ["busy", "busy / quiet"] if busy else []
+    head = ["contender", "kind", "median", "quiet", "ratio", *crowded, "first call", "error", "note"]
     return "\n".join([*lines, "", table(head, rows)])
 
 

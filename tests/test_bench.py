@@ -6,9 +6,11 @@ fast anything is, is no business of a test.
 
 import json
 import math
+import os
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -204,6 +206,53 @@ def test_a_busy_machine_is_said_and_spoils_its_verdicts():
     assert "busy during W1" in report.controls(results, busy)
 
 
+def test_a_busy_core_is_shown_beside_the_quiet_times(monkeypatch):
+    burning = []
+
+    @contextmanager
+    def busy_core():
+        burning.append(True)
+        yield
+        burning.pop()
+
+    def step():
+        time.sleep(4e-2 if burning else 2e-3)
+        return fake().value_and_grad(lambda x: np.sum(x * x), square_workload().arrays({"n": 3}), [])()
+
+    monkeypatch.setattr(harness, "busy_core", busy_core)
+    own = {"tapeflow": ("tapeflow", lambda *a: step)}
+    w = square_workload(peers=("tapeflow", "torch"), own=own)
+    result = harness.run(w, {"tapeflow": fake()}, 2, 1e-4, beside=True)
+    (row,) = result["rows"]
+    assert row["slower"] > 3 and row["beside"] >= 4e-2 and not burning
+    collapsed = result["goals"][-1]
+    assert collapsed["what"] == "tapeflow, beside a busy core / quiet" and collapsed["met"] is False
+    text = report.workload(result)
+    assert "busy / quiet" in text and len({len(x) for x in text.splitlines() if x.startswith("|")}) == 1
+    quiet = harness.run(square_workload(), {"tapeflow": fake()}, rounds=1, target=1e-4)
+    assert quiet["rows"][0]["slower"] is None and "busy / quiet" not in report.workload(quiet)
+
+
+def test_the_burner_takes_a_core_and_goes():
+    before = os.times().children_user
+    with harness.busy_core():
+        time.sleep(0.4)
+    assert os.times().children_user - before > 0.1  # it was waited for, so it is gone
+
+
+def test_a_workload_is_ahead_by_the_fastest_compiled_peer():
+    w = square_workload(ahead=0.95, vs_torch=None, ratios=[("torch / tapeflow", "torch", "tapeflow", 1, True)])
+    rows = {
+        name: harness.Row(name, kind, samples=[t, t])
+        for name, kind, t in (
+            ("tapeflow-frozen", "compiled", 1.0), ("tapeflow-frozen-fast", "compiled", 0.1), ("torch", "eager", 0.5),
+            ("jax", "compiled", 0.97), ("casadi", "compiled", 2.0),
+        )
+    }  # fmt: skip
+    goal = harness.goals(w, rows)[-1]
+    assert goal["what"] == "best compiled / frozen" and goal["measured"] == pytest.approx(0.97) and goal["met"]
+
+
 # ---- the workloads ----
 
 
@@ -233,7 +282,7 @@ def test_the_reference_of_the_jacobian_agrees_with_differences():
         assert column == pytest.approx((f(x + e, a, b) - f(x - e, a, b)) / 2e-6, rel=1e-7, abs=1e-9)
 
 
-OURS = [(name, c) for name, w in ALL.items() for c in w.peers if c == "tapeflow" or (c in w.own and "tapeflow" in c)]
+OURS = [(name, c) for name, w in ALL.items() for c in w.peers if c.startswith("tapeflow")]
 
 
 @pytest.mark.parametrize(("name", "contender"), OURS)
@@ -287,7 +336,9 @@ def test_the_peak_of_memory_counts_what_was_freed():
     np.ones(4_000_000)
     assert 25 < micro._peak() - before < 60
     assert micro._peak() - before < 25
-    assert 0 <= micro.block_memory("tapeflow", small=True)["peak_mib"] < 25
+    for lib in ("tapeflow", "tapeflow-frozen"):
+        assert 0 <= micro.block_memory(lib, small=True)["peak_mib"] < 25
+        assert 0 <= micro.elementwise_memory(lib, small=True)["peak_mib"] < 25
 
 
 # ---- every function beside NumPy's ----

@@ -89,14 +89,14 @@ W3 = Workload(
     "W3", "MLP step, batch 64, 784-256-128-10, relu, cross-entropy, SGD", make_network(True),
     network_reference(lambda x: np.maximum(x, 0), lambda h: h > 0, softmax_loss), classifier, 6,
     size={"widths": (784, 256, 128, 10), "batch": 64}, small={"widths": (20, 8, 7, 4), "batch": 5},
-    lr=0.05, peers=ALL, aim=0.40e-3, aim_frozen=0.25e-3,
+    lr=0.05, peers=ALL, ahead=1.0, aim=0.40e-3, aim_frozen=0.25e-3,
 )  # fmt: skip
 W3S = Workload(
     "W3s", "tiny MLP step, batch 8, 4-16-16-1, tanh, mse, SGD", make_network(False),
     network_reference(np.tanh, lambda h: 1 - h * h, squared_loss), regressor, 6,
     size={"widths": (4, 16, 16, 1), "batch": 8}, small={"widths": (4, 5, 3, 1), "batch": 8},
     lr=0.05, peers=(*ALL[:-2], "casadi", *ALL[-2:]), special={"casadi": regressor_columns}, vs_torch=4,
-    frozen=2, ahead=True, aim=15e-6, aim_frozen=4e-6,
+    frozen=2, ahead=1.0, aim=15e-6, aim_frozen=4e-6,
 )  # fmt: skip
 
 
@@ -117,7 +117,8 @@ def make_logits(rng, rows, classes):
 
 W14 = Workload(
     "W14", "softmax cross-entropy over 4096 x 1024 logits", make_logits, cross_entropy_reference, cross_entropy, 1,
-    size={"rows": 4096, "classes": 1024}, small={"rows": 20, "classes": 9}, peers=ALL, aim=2.2e-3, aim_frozen=1.5e-3,
+    size={"rows": 4096, "classes": 1024}, small={"rows": 20, "classes": 9}, peers=ALL, ahead=1.0, aim=2.2e-3,
+    aim_frozen=1.5e-3,
 )  # fmt: skip
 
 
@@ -146,5 +147,5 @@ def make_embedding(rng, rows, width, ids, below):
 W15 = Workload(
     "W15", "embedding 10000 x 64, 4096 ids below 2000, sum of squares", make_embedding, embedding_reference, embedding,
     1, size={"rows": 10_000, "width": 64, "ids": 4096, "below": 2000},
-    small={"rows": 50, "width": 4, "ids": 64, "below": 20}, peers=ALL, aim=0.2e-3, aim_frozen=0.1e-3,
+    small={"rows": 50, "width": 4, "ids": 64, "below": 20}, peers=ALL, ahead=1.0, aim=0.2e-3, aim_frozen=0.1e-3,
 )  # fmt: skip

@@ -76,7 +76,7 @@ def make_gmm(rng, n, d, k):
 
 W8 = Workload(
     "W8", "Gaussian mixture of ADBench, 1000 points, d = 10, k = 25, float64", make_gmm, gmm_reference, gmm, 3,
-    size={"n": 1000, "d": 10, "k": 25}, small={"n": 7, "d": 3, "k": 4}, dtype="float64", peers=ALL, aim=2e-3,
+    size={"n": 1000, "d": 10, "k": 25}, small={"n": 7, "d": 3, "k": 4}, dtype="float64", peers=ALL, ahead=1.0, aim=2e-3,
     aim_frozen=1e-3,
 )  # fmt: skip
 
@@ -131,5 +131,5 @@ def make_option(rng, paths, steps, assets):
 W11 = Workload(
     "W11", "Asian basket option, 50,000 paths, 20 steps, 3 assets, gradient to spot, vol and rate", make_option,
     option_reference, option, 3, size={"paths": 50_000, "steps": 20, "assets": 3},
-    small={"paths": 40, "steps": 3, "assets": 2}, peers=ALL, frozen=2, aim=7e-3, aim_frozen=3e-3,
+    small={"paths": 40, "steps": 3, "assets": 2}, peers=ALL, frozen=2, ahead=1.0, aim=7e-3, aim_frozen=3e-3,
 )  # fmt: skip

@@ -88,9 +88,9 @@ W5 = Workload(
     3, size={"steps": 50, "batch": 16, "inputs": 32, "hidden": 64},
     small={"steps": 4, "batch": 3, "inputs": 5, "hidden": 2}, special={"jax": lstm_scan, "torch-fused": lstm_fused},
     peers=(
-        "tapeflow", "tapeflow-frozen", "torch", "torch-fused", "mygrad", "autograd", "tensorflow", "jax-eager", "jax",
-        "torch-compiled", "tensorflow-xla",
-    ), aim=2e-3, aim_frozen=0.8e-3,
+        "tapeflow", "tapeflow-frozen", "tapeflow-frozen-fast", "torch", "torch-fused", "mygrad", "autograd",
+        "tensorflow", "jax-eager", "jax", "torch-compiled", "tensorflow-xla",
+    ), ahead=1.0, aim=2e-3, aim_frozen=0.8e-3,
 )  # fmt: skip
 
 
@@ -208,5 +208,5 @@ W6 = Workload(
     special=dict.fromkeys(("torch", "torch-compiled"), transformer(fused_attention)),
     peers=("tapeflow", "tapeflow-frozen", "torch", "tensorflow", "jax-eager", "jax", "torch-compiled",
            "tensorflow-xla"),
-    aim=30e-3, aim_frozen=20e-3,
+    ratios=[("torch eager / frozen", "torch", "tapeflow-frozen", 1.0, True)], aim=30e-3, aim_frozen=20e-3,
 )  # fmt: skip
