@@ -13,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 import tapeflow as tp
-from tapeflow.plan import fast, passes
+from tapeflow.plan import fast, fast_products, passes
 from tapeflow.plan.ir import CODES, NAMES
 from tapeflow.testing import strategies as tps
 
@@ -28,8 +28,8 @@ def verified(monkeypatch):
 @pytest.fixture
 def always(monkeypatch):
     """Rewrite small programs, too, where it does not pay."""
-    monkeypatch.setattr(fast, "_PASS_COST", 0)
-    monkeypatch.setattr(fast, "_CALL_COST", 1 << 40)
+    monkeypatch.setattr(fast_products, "_PASS_COST", 0)
+    monkeypatch.setattr(fast_products, "_CALL_COST", 1 << 40)
 
 
 def count(plan, name):
@@ -207,11 +207,14 @@ def test_gradients_of_weights_of_a_loop_are_one_product(dtype):
     for got, want in zip(flat(plan(*xs)), flat(truth), strict=True):
         scale = np.abs(host(want)).max()
         np.testing.assert_allclose(host(got), host(want), rtol=0, atol=200 * EPS[dtype] * scale)
-    # one each: x[t] @ w of all steps, the gradients of w and of u; what is left goes from step to step
-    assert count(exact, "matmul") == 6 * steps - 1 and count(plan, "matmul") == 3 + steps + (steps - 1) + steps
+    # one each: x[t] @ w of all steps, and the gradients of x, w and u; what is left goes from step to step
+    assert count(exact, "matmul") == 6 * steps - 1 and count(plan, "matmul") == 4 + steps + (steps - 1)
     assert count(exact, "sum") == steps + 1 and count(plan, "sum") == 2
-    assert len(plan.instructions) < len(exact.instructions) - 5 * steps
-    assert done(plan) == ["batch_products", *2 * ["concat_products"], "concat_sums"]
+    assert count(plan, "assign") == count(plan, "unslice") == 0
+    assert len(plan.instructions) < len(exact.instructions) - 15 * steps
+    for name, times in (("batch_products", 2), ("concat_products", 2), ("concat_sums", 1), ("concat_windows", 7)):
+        lines = [line for line in plan.explain().splitlines() if f"fast, {name}: " in line]
+        assert sum(int((re.findall(r", (\d+) times", line) or [1])[0]) for line in lines) == times, name
     assert f"{steps} products like [2, 3] @ [3, 16] that are added: one over {3 * steps}" in plan.explain()
 
 
@@ -291,6 +294,182 @@ def test_long_sums_are_not_copied_together():
     a, b = tensors(rng_for("long sums"), (8, 4000), (4000, 8))
     plan = tp.freeze(lambda a, b: a @ b + (a * 2.0) @ (b - 1.0), a, b, fast=True)
     assert count(plan, "matmul") == 2 and done(plan) == []
+
+
+# ---- constants, negations
+
+
+def ops(plan):
+    """The ops that compute, in order."""
+    return [NAMES[i.op] for i in plan.instructions]
+
+
+X = np.array([1.5, -0.75, 3.0, 1e3, -1e-3, 0.1])
+CHAINS = {
+    "factors": (lambda x: (x * 3.0) * 0.7, ["multiply"]),
+    "a quotient": (lambda x: (x / 3.0) * 7.0, ["multiply"]),
+    "factors from the left": (lambda x: 3.0 * (0.7 * (x * 1.1)), ["multiply"]),
+    "what is 1 then": (lambda x: (x * 4.0) / 4.0, []),
+    "a negated product": (lambda x: -(x * 3.0), ["multiply"]),
+    "a negated factor": (lambda x: (-x) * 3.0, ["multiply"]),
+    "summands": (lambda x: (x + 1.5) - 0.25, ["add"]),
+    "summands that cancel": (lambda x: (x + 1.5) - 1.5, ["add"]),
+    "a negated summand": (lambda x: x * x + (-x), ["multiply", "subtract"]),
+    "a first one": (lambda x: (-x) + x * x, ["multiply", "subtract"]),
+    "a subtracted one": (lambda x: x * x - (-x), ["multiply", "add"]),
+    "two negations": (lambda x: (-x) * (-tp.exp(x / 1e3)), ["multiply", "exp", "multiply"]),
+    "a negated difference": (lambda x: -(x - x * x), ["multiply", "subtract"]),
+    "a division": (lambda x: x / 3.0, ["multiply"]),
+    "a square": (lambda x: tp.pow(x, 2.0), ["square"]),
+    "a cube": (lambda x: x**3, ["square", "multiply"]),
+    "a fourth power": (lambda x: x**4, ["square", "square"]),
+    "a reciprocal": (lambda x: tp.pow(x, -1.0), ["reciprocal"]),
+    "its square": (lambda x: x**-2, ["reciprocal", "square"]),
+    "a root": (lambda x: x**0.5, ["add", "sqrt", "equal", "where"]),
+    "its reciprocal": (lambda x: x**-0.5, ["add", "sqrt", "reciprocal", "equal", "where"]),
+    "one and a half": (lambda x: x**1.5, ["add", "sqrt", "multiply", "equal", "where"]),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", CHAINS)
+def test_constants_negations_and_powers(name, dtype):
+    f, left = CHAINS[name]
+    x = tp.tensor(np.abs(X) if "root" in name or "half" in name or "its" in name else X, dtype=dtype)
+    plan, want = tp.freeze(f, x, fast=True), host(f(tp.tensor(host(x), dtype="float64")))
+    assert ops(plan) == left
+    np.testing.assert_allclose(host(plan(x)), want, rtol=5 * EPS[dtype], atol=4 * EPS[dtype] * ("summands" in name))
+    info = np.finfo(dtype)
+    x = tp.tensor([*ODD, 5e-39, -5e-39, 1e19, -1e-19, float(info.max) / 64, info.smallest_subnormal], dtype=dtype)
+    plan = tp.freeze(f, x, fast=True)
+    got, eager, wide = host(plan(x)), host(f(x)), host(f(tp.tensor(host(x), dtype="float64")))
+    with np.errstate(over="ignore"):
+        same = (eager.astype(float) == wide.astype(dtype)) | np.isnan(wide)  # neither over- nor underflow on the way
+    absolute = 4 * EPS[dtype] if "summands" in name else 2 * float(info.smallest_subnormal)
+    np.testing.assert_allclose(got[same], eager[same], rtol=5 * EPS[dtype], atol=absolute)
+    assert np.all(np.isfinite(got) | ~np.isfinite(eager)) and np.array_equal(np.isnan(got), np.isnan(eager))
+
+
+LEFT = {
+    "a factor of 0": (lambda x: (x * 0.0) * 3.0, ["multiply", "multiply"]),
+    "an infinite factor": (lambda x: (x * INF) * 0.5, ["multiply", "multiply"]),
+    "factors that underflow": (lambda x: (x * 1e-30) * 1e-30, ["multiply", "multiply"]),
+    "factors that overflow": (lambda x: (x * 1e30) * 1e30, ["multiply", "multiply"]),
+    "a subnormal reciprocal": (lambda x: x / 2e38, ["divide"]),
+    "an infinite reciprocal": (lambda x: x / 1e-39, ["divide"]),
+    "summands that round": (lambda x: (x - 1e8) + 1.0, ["subtract", "add"]),
+    "other powers": (lambda x: x**2.5 + x**5, ["pow", "pow", "add"]),
+    "a sum that is read twice": (lambda x: (x + 1.0, (x + 1.0) + 2.0), ["add", "add"]),
+    "a column": (lambda x: x[:, None] + (-x), ["negative", "getitem", "add"]),
+    "products of exponentials": (lambda x: tp.exp(x) * tp.exp(-x), ["negative", "exp", "exp", "multiply"]),
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_what_is_left_as_it_is(name):
+    f, left = LEFT[name]
+    x = tp.tensor(np.abs(X), dtype="float32")
+    plan = tp.freeze(f, x, fast=True)
+    assert sorted(ops(plan)) == sorted(left) and done(plan) == []
+    for got, want in zip(flat(plan(x)), flat(f(x)), strict=True):
+        assert_same(got, want)
+
+
+HOISTED = {
+    "a factor": (lambda x: tp.sum(3.0 * x), ["sum", "multiply"], True),
+    "a small one": (lambda x: tp.sum(x * 0.25, axis=0), ["mean", "multiply"], False),
+    "a negation": (lambda x: tp.sum(-x, axis=1), ["sum", "negative"], True),
+    "a negated mean": (lambda x: tp.mean(-x), ["mean", "negative"], True),
+    "a quotient": (lambda x: tp.mean(x / 8.0, axis=1), ["mean", "multiply"], False),
+    "sums of sums": (lambda x: tp.sum(tp.sum(x, axis=0)), ["sum"], True),
+    "with what is kept": (lambda x: tp.sum(tp.sum(x, axis=1, keepdims=True)), ["sum"], True),
+    "means of means": (lambda x: tp.mean(tp.mean(x, axis=1), axis=0), ["mean"], False),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", HOISTED)
+def test_sums_of_what_has_a_factor(name, dtype):
+    f, left, wide = HOISTED[name]
+    mass = (lambda x: -f(x)) if "nega" in name else f
+    rng = rng_for(name)
+    plan = assert_close(f, *tensors(rng, (3, 4), dtype=dtype), mass=mass)
+    assert [op for op in ops(plan) if op != "reshape"] == left or (dtype == "float64" and not wide)
+    for k in range(300):
+        x = tp.tensor(rng.choice(ODD[: 5 + k % 9], (3, 4)), dtype=dtype)
+        assert_close(f, x, label=x, plan=plan, mass=mass)
+
+
+def test_a_factor_does_not_let_a_sum_overflow():
+    x = tp.full((4, 100), 3e38)
+    for f in (lambda x: tp.sum(x * 1e-4), lambda x: tp.mean(x * 0.5), lambda x: tp.mean(tp.mean(x, axis=1))):
+        plan = tp.freeze(f, x, fast=True)
+        assert done(plan) == ["hoist_scalars"]
+        assert plan(x).item() == pytest.approx(f(x).item(), rel=1e-6)
+    huge = tp.full((4, 100), 1e308, dtype="float64")
+    for f in (lambda x: tp.sum(x * 1e-4), lambda x: tp.mean(x * 0.5), lambda x: tp.mean(x * 1.5)):
+        plan = tp.freeze(f, huge, fast=True)
+        assert done(plan) == []
+
+
+# ---- windows
+
+
+def test_gradients_of_slices_that_meet_are_their_windows():
+    x, y = tensors(rng_for("slices"), (5, 8), (8,))
+
+    def f(x, y):
+        return tp.sum(tp.sin(x[:, :3])) + tp.sum(x[:, 3:4] * 2.0) + tp.sum(x[:, 4:] ** 2) + tp.sum(y[:4] * y[4:])
+
+    g = tp.grad(f, argnums=(0, 1))
+    plan = assert_close(g, x, y, mass=lambda x, y: [tp.abs(z) + 1.0 for z in g(x, y)])
+    assert count(plan, "concat") == 2 and count(plan, "assign") == count(plan, "unslice") == 0
+    assert count(tp.freeze(g, x, y), "assign") == 3
+    assert set(done(plan)) == {"zero_windows", "concat_windows"}
+    assert_same(plan(x, y)[1], tp.grad(f, argnums=(0, 1))(x, y)[1])
+
+
+@pytest.mark.parametrize(
+    "f",
+    [
+        lambda x: tp.sum(x[1:] * x[:-1]),  # they overlap
+        lambda x: tp.sum(x[:3] ** 2) + tp.sum(x[4:] ** 3),  # something is left between them
+        lambda x: tp.sum(x[::2] ** 2) + tp.sum(x[1::2] ** 3),  # their ranges overlap
+        lambda x: tp.sum(x[5::-1] ** 2) + tp.sum(x[6:] ** 3),  # backwards
+    ],
+)
+def test_gradients_of_other_slices(f):
+    (x,) = tensors(rng_for("others"), (8,))
+    plan = assert_close(tp.grad(f), x, mass=lambda x: tp.grad(f)(x) + 1.0)
+    assert "concat_windows" not in done(plan)
+
+
+def test_windows_written_into_what_is_not_zero_stay():
+    (x,) = tensors(rng_for("writes"), (8,))
+
+    def f(x):
+        y = x * 1.0
+        y[:4] = y[:4] + x[4:]
+        y[4:] = x[:4]
+        return y + y[::-1]
+
+    plan = assert_close(f, x)
+    assert done(plan) == []
+
+
+def test_a_transposed_product_is_computed_so():
+    x, w = tensors(rng_for("transposed"), (6, 4), (4, 3))
+    for f in (lambda x, w: (x @ w).T, lambda x, w: tp.sin((x @ w).T), lambda x, w: (x.T.T @ w).mT * 2.0):
+        plan = assert_close(f, x, w, mass=lambda x, w, f=f: tp.abs(f(x, w)) + 1.0)
+        assert done(plan) == ["transpose_products"]
+        assert [op for op in ops(plan) if op in ("permute_dims", "matmul")] == [
+            "permute_dims",
+            "permute_dims",
+            "matmul",
+        ]
+    plan = assert_close(lambda x, w: (x.T.T @ w.T.T).T, tp.tensor(host(x)), w)
+    for f in (lambda x, w: (x @ w).T @ x, lambda x, w: (x @ w[:, :1]).T, lambda x, w: x @ w):
+        assert done(assert_close(f, x, w)) == []
 
 
 # ---- options
@@ -429,8 +608,8 @@ def test_random_products(steps, seed, odd):
     xs = [np.where(rng.random(x.shape) < odd, rng.choice([0.0, -0.0, INF, -INF, NAN], x.shape), x) for x in xs]
     xs = [tp.tensor(x, dtype="float32") for x in xs]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fast, "_PASS_COST", 0)
-        patch.setattr(fast, "_CALL_COST", 1 << 40)
+        patch.setattr(fast_products, "_PASS_COST", 0)
+        patch.setattr(fast_products, "_CALL_COST", 1 << 40)
         f, mass = program_of(steps, False), program_of(steps, True)
         assert_close(f, *xs, mass=mass, tolerance=512, label=steps)
 

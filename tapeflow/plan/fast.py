@@ -1,10 +1,16 @@
 """Passes that may change bits, for `fast=True`: programs to programs with the same values but for rounding.
 
+    reassociate        constants of a chain of products, or of sums, become one; negations cancel or become subtractions
+    strength           a division by a constant is a product, a power with a constant exponent is products or a root
+    hoist_scalars      a constant that all summands are multiplied with is taken out of the sum; a sum of sums is one
+    zero_windows       what is added to zeros that a window still has is what is there then
+    concat_windows     an array that is written window by window, all of it, is its windows side by side
     uniform_operands   of a product with an operand whose rows, or columns, are alike, one row, or column, is computed
     concat_products    a sum of products is one product of the operands side by side
     concat_sums        a sum of reductions is one reduction of the operands side by side
     contract_sums      the sum of a matrix product is a product of sums
     batch_products     products with the same right operand are one, where their left operands are there at once
+    transpose_products a transposed product is the product of the transposed operands, the other way round
 
 Each is a named function IR -> None, as those of passes.py, and notes in `IR.rewrites` what it did, which
 `plan.explain()` shows. All keep this: the error stays a small multiple of eps times the sum of the magnitudes that are
@@ -16,630 +22,360 @@ than the sign of a zero.
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from fractions import Fraction
 
 import numpy as np
 
 from tapeflow import _core
-from tapeflow.plan.ir import (
-    BOOL,
-    CODES,
-    CONST,
-    DTYPES,
-    FLOAT32,
-    FLOAT64,
-    GRAD,
-    IR,
-    MADE,
-    N_ELEMENTWISE,
-    Instr,
-    Rewrite,
-    Value,
-    name_of,
+from tapeflow.plan.fast_products import (
+    batch_products,
+    concat_products,
+    concat_sums,
+    contract_sums,
+    transpose_products,
+    uniform_operands,
 )
-from tapeflow.plan.passes import dce
+from tapeflow.plan.ir import CODES, DTYPES, FLOAT32, IR, Instr, Value, name_of
+from tapeflow.plan.rewriting import FLOATS, Rewriter, axes_of, extents, word
 
-_FLOATS = (FLOAT32, FLOAT64)
-_MATMUL, _SUM, _MEAN, _ADD, _MULTIPLY = (CODES[name] for name in ("matmul", "sum", "mean", "add", "multiply"))
-_BROADCAST, _PERMUTE, _RESHAPE, _GETITEM, _CONCAT, _IDENTITY = (
-    CODES[name] for name in ("broadcast_to", "permute_dims", "reshape", "getitem", "concat", "identity")
+_SUM, _MEAN = CODES["sum"], CODES["mean"]
+_ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _NEGATIVE, _POW = (
+    CODES[name] for name in ("add", "subtract", "multiply", "divide", "negative", "pow")
 )
-_VIEWS = (_BROADCAST, _PERMUTE, _RESHAPE, _GETITEM, _IDENTITY)
-_PASS_COST = 24  # multiplications of a large product take the time of one element of a reduction
-_LEAST = 3  # products that are worth it to be added in one: of two, as x @ w + h @ u, each may be part of a larger one
-_CALL_COST = 2000  # elements that are copied in the time that a small product takes beside its arithmetic
+_ASSIGN, _UNSLICE, _GETITEM, _CONCAT = (CODES[name] for name in ("assign", "unslice", "getitem", "concat"))
+_WRITES = 64  # into an array, that are looked through for a window of zeros
+
+# ---- constants
 
 
-class _Rewriter:
-    """A program that is being written anew, instruction by instruction, into `kept`."""
-
-    def __init__(self, ir: IR, name: str) -> None:
-        self.ir, self.name, self.values = ir, name, ir.values
-        self.made = {instr.out: instr for instr in ir.instrs if instr.op >= 0}
-        self.uses = Counter(k for instr in ir.instrs for k in instr.ins)
-        self.uses.update(ir.results())
-        self.kept: list[Instr] = []
-        self.names: dict[int, int] = {}  # a value -> what stands for it now
-        self.line = 0
-
-    def run(self, rewrite: Callable[[Instr], bool]) -> None:
-        """Keep the instructions for which rewrite has not written others."""
-        for instr in self.ir.instrs:
-            self.line = instr.line
-            if not rewrite(instr):
-                self.kept.append(instr)
-        self.ir.instrs = self.kept
-        self.ir.renamed(self.names)
-        dce(self.ir)  # what was replaced is read by nothing
-
-    def note(self, what: str) -> None:
-        self.ir.rewrites.append(Rewrite(self.name, what, self.line))
-
-    def alone(self, k: int, op: int) -> Instr | None:
-        """The instruction of op that made k, where k is read once."""
-        instr = self.made.get(k)
-        return instr if instr is not None and instr.op == op and self.uses[k] == 1 else None
-
-    # ---- writing
-
-    def emit(
-        self, op: int, ins: Sequence[int], shape: tuple[int, ...], dtype: int, params: tuple[int, ...] = (),
-        out: int | None = None,
-    ) -> int:  # fmt: skip
-        """Write an instruction; out: the value that it makes, if that has a number."""
-        number = self.ir.new_value(Value(MADE, dtype, shape)) if out is None else out
-        instr = self.made[number] = Instr(op, params, tuple(ins), number, self.line)
-        self.kept.append(instr)
-        return number
-
-    def elementwise(self, name: str, *ins: int, out: int | None = None) -> int:
-        """An op on values of one dtype, which it keeps unless it asks a question."""
-        values = [self.values[k] for k in ins]
-        shape = np.broadcast_shapes(*[v.shape for v in values])
-        dtype = BOOL if _core.op_kind(CODES[name]) == "compare" else values[-1].dtype
-        return self.emit(CODES[name], ins, shape, dtype, out=out)
-
-    def reduce(self, name: str, x: int, axis: int) -> int:
-        """Along an axis (from the end), which stays with one element."""
-        v = self.values[x]
-        at = len(v.shape) + axis
-        shape = (*v.shape[:at], 1, *v.shape[at + 1 :])
-        return self.emit(CODES[name], (x,), shape, v.dtype, (_word(1 << at), v.shape[at]))
-
-    def matmul(self, a: int, b: int, out: int | None = None) -> int:
-        x, y = self.values[a], self.values[b]
-        batch = np.broadcast_shapes(x.shape[:-2], y.shape[:-2])
-        return self.emit(_MATMUL, (a, b), (*batch, x.shape[-2], y.shape[-1]), x.dtype, out=out)
-
-    def transposed(self, x: int) -> int:
-        """The last two axes the other way round, read past where they are already."""
-        instr = self.made.get(x)
-        if instr is not None and instr.op == _PERMUTE and instr.params == _swapped(len(instr.params)):
-            return instr.ins[0]
-        v = self.values[x]
-        params = _swapped(len(v.shape))
-        return self.emit(_PERMUTE, (x,), tuple([v.shape[d] for d in params]), v.dtype, params)
-
-    def reshape(self, x: int, shape: tuple[int, ...]) -> int:
-        return x if self.values[x].shape == shape else self.emit(_RESHAPE, (x,), shape, self.values[x].dtype)
-
-    def broadcast(self, x: int, shape: tuple[int, ...], out: int | None = None) -> int:
-        if out is None and self.values[x].shape == shape:
-            return x
-        return self.emit(_BROADCAST, (x,), shape, self.values[x].dtype, out=out)
-
-    def constant(self, elements: Any, dtype: int) -> int:
-        x = _core.from_numpy(np.asarray(elements, DTYPES[dtype]), True, "freeze")
-        number = self.ir.new_value(Value(CONST, dtype, x.shape))
-        self.ir.objects[number] = x
-        return number
-
-
-def _word(mask: int) -> int:
-    """A mask of axes as a signed word of 64 bits."""
-    return mask - (1 << 64) if mask >> 63 else mask
-
-
-def _axes(word: int, ndim: int) -> list[int]:
-    return [d for d in range(ndim) if word >> d & 1]
-
-
-def _swapped(ndim: int) -> tuple[int, ...]:
-    """The order of axes that transposes matrices."""
-    return (*range(ndim - 2), ndim - 1, ndim - 2)
-
-
-def _typed(v: Value) -> str:
-    return str(list(v.shape))
-
-
-def _is_product(values: list[Value], instr: Instr | None) -> bool:
-    """Of floats of one dtype, none of them empty."""
-    if instr is None or instr.op != _MATMUL or not values[instr.out].size:
-        return False
-    dtype = values[instr.out].dtype
-    return dtype in _FLOATS and all(values[k].dtype == dtype and values[k].size for k in instr.ins)
-
-
-# ---- sums of a product
-
-
-def contract_sums(ir: IR) -> None:
-    """sum(A @ B), over rows, columns or both, is a product of A's sums over its rows and of B's over its columns; so
-    is a mean, and what a product makes of an operand whose elements are alike along the axis that is summed.
-
-    Sums of huge numbers could overflow where no product did: then scaled ones are taken. An infinity times the sum of
-    numbers of both signs is infinite, where the sum of the products is NaN: the least and the largest of the numbers
-    tell which it is. Subnormal numbers may lose digits where others in the same product are so large that plain sums
-    overflow.
-    """
-    w = _Rewriter(ir, "contract_sums")
-    w.run(lambda instr: _sum_of_product(w, instr) or _alike_inside(w, instr))
-
-
-class _Summed:
-    """An operand summed along an axis, in the ways that a product of sums needs: the sum; one that cannot overflow,
-    and what it has to be multiplied with; the signs and infinities of the least and of the largest element."""
-
-    def __init__(self, w: _Rewriter, x: int, axis: int | None) -> None:
-        self.total = self.scaled = x
-        self.ends = [x]
-        self.scale = 1.0
-        if axis is None:
-            return
-        v = w.values[x]
-        n = v.shape[axis]
-        self.total = w.reduce("sum", x, axis)
-        self.ends = [_ends(w, w.reduce(name, x, axis)) for name in ("min", "max")]
-        if v.dtype == FLOAT32:  # summed in float64, divided, then rounded
-            self.scaled, self.scale = w.reduce("mean", x, axis), float(n)
-        else:
-            self.scale = 2.0 ** math.ceil(math.log2(n))
-            small = w.elementwise("multiply", x, w.constant(1 / self.scale, v.dtype))
-            self.scaled = w.reduce("sum", small, axis)
-
-
-def _ends(w: _Rewriter, x: int) -> int:
-    """Infinities, and for other numbers their signs, times what no sum of products with others overflows by."""
-    signs = w.elementwise("multiply", w.elementwise("sign", x), w.constant(2.0**-40, w.values[x].dtype))
-    return w.elementwise("where", w.elementwise("isinf", x), x, signs)
-
-
-def _product_of_sums(w: _Rewriter, a: _Summed, b: _Summed, times: Callable[[int, int], int], factor: float) -> int:
-    """factor * times(a, b), with the infinities and NaN of the sum of products."""
-    total, scaled = times(a.total, b.total), times(a.scaled, b.scaled)
-    dtype = w.values[total].dtype
-    if factor != 1:
-        total = w.elementwise("multiply", total, w.constant(factor, dtype))
-    scaled = w.elementwise("multiply", scaled, w.constant(factor * a.scale * b.scale, dtype))
-    total = w.elementwise("where", w.elementwise("isfinite", total), total, scaled)
-    doubtful = total  # plus what is infinite with the other sign, or NaN
-    for x in a.ends:
-        for y in b.ends:
-            doubtful = w.elementwise("add", doubtful, times(x, y))
-    return w.elementwise("where", w.elementwise("isinf", total), doubtful, total)
-
-
-def _sum_of_product(w: _Rewriter, instr: Instr) -> bool:
-    if instr.op not in (_SUM, _MEAN):
-        return False
-    product = w.alone(instr.ins[0], _MATMUL)
-    if product is None or not _is_product(w.values, product):
-        return False
-    a, b = (w.values[k] for k in product.ins)
-    y, result = w.values[product.out], w.values[instr.out]
-    ndim, (m, n), k = len(y.shape), y.shape[-2:], a.shape[-1]
-    axes = _axes(instr.params[0], ndim)
-    rows, columns = ndim - 2 in axes, ndim - 1 in axes
-    if not (rows or columns) or 4 * (a.size + b.size) * _PASS_COST > y.size * k:
-        return False
-    count = (m if rows else 1) * (n if columns else 1)
-    total = _product_of_sums(
-        w, _Summed(w, product.ins[0], -2 if rows else None), _Summed(w, product.ins[1], -1 if columns else None),
-        w.matmul, 1 / count if instr.op == _MEAN else 1.0,
-    )  # fmt: skip
-    batch = [d for d in axes if d < ndim - 2]
-    if batch:
-        shape = tuple([1 if d in batch else extent for d, extent in enumerate(w.values[total].shape)])
-        params = (_word(sum(1 << d for d in batch)), math.prod([y.shape[d] for d in batch]))
-        total = w.emit(instr.op, (total,), shape, result.dtype, params)
-    w.names[instr.out] = w.reshape(total, result.shape)
-    w.note(f"the {name_of(instr.op)} of {_typed(a)} @ {_typed(b)} is a product of sums")
-    return True
-
-
-def _alike_inside(w: _Rewriter, instr: Instr) -> bool:
-    """(m, k) @ (k, n) with a left operand whose columns are alike, or a right one whose rows are: an outer product."""
-    if not _is_product(w.values, instr):
-        return False
-    a, b = instr.ins
-    x, y, out = w.values[a], w.values[b], w.values[instr.out]
-    k = x.shape[-1]
-    for left in (True, False):
-        other = y if left else x
-        if k == 1 or (8 * out.size + 4 * other.size) * _PASS_COST > out.size * k:
-            continue
-        column = _one(w, a if left else b, -1 if left else -2)
-        if column is None:
-            continue
-        total = _product_of_sums(
-            w, _Summed(w, column, None), _Summed(w, b if left else a, -2 if left else -1),
-            lambda x, y: w.elementwise("multiply", x, y), 1.0,
-        )  # fmt: skip
-        w.names[instr.out] = total
-        w.note(f"{_typed(x)} @ {_typed(y)}, of which the {'left' if left else 'right'} is alike along the sum: a sum")
-        return True
-    return False
-
-
-# ---- operands that are alike
-
-
-def uniform_operands(ir: IR) -> None:
-    """Of ones(m, k) @ B, and of any left operand whose rows are alike, one row is computed and broadcast; likewise of a
-    right operand whose columns are. Changes the order of a sum of the same terms, and nothing else."""
-    w = _Rewriter(ir, "uniform_operands")
-    w.run(lambda instr: _alike_rows(w, instr))
-
-
-def _alike_rows(w: _Rewriter, instr: Instr) -> bool:
-    if not _is_product(w.values, instr):
-        return False
-    a, b = instr.ins
-    row, column = _one(w, a, -2), _one(w, b, -1)
-    if row is None and column is None:
-        return False
-    w.note(
-        f"{_typed(w.values[a])} @ {_typed(w.values[b])} has "
-        + " and ".join(["rows"] * (row is not None) + ["columns"] * (column is not None))
-        + " that are alike: one is computed"
-    )
-    one = w.matmul(a if row is None else row, b if column is None else column)
-    w.broadcast(one, w.values[instr.out].shape, out=instr.out)
-    return True
-
-
-def _one(w: _Rewriter, k: int, axis: int) -> int | None:
-    """Of a value whose elements are alike along an axis (from the end), of more than one, the first of them."""
-    v = w.values[k]
-    if len(v.shape) < -axis or v.shape[axis] == 1:
+def _number(w: Rewriter, k: int, y: Value) -> float | None:
+    """The number that a constant of one element and y's dtype holds, if that is finite and not 0."""
+    x = w.ir.constant(k)
+    if x is None or x.size != 1 or w.values[k].dtype != y.dtype or len(w.values[k].shape) > len(y.shape):
         return None
-    at = len(v.shape) + axis
-    shape = (*v.shape[:at], 1, *v.shape[at + 1 :])
-    if v.kind == CONST:
-        elements = np.frombuffer(_core.bytes_of(w.ir.objects[k]), DTYPES[v.dtype]).reshape(v.shape)
-        first = elements[(slice(None),) * at + (slice(1),)]
-        bits = f"u{elements.itemsize}"
-        alike = bool((np.ascontiguousarray(elements).view(bits) == np.ascontiguousarray(first).view(bits)).all())
-        return w.constant(first, v.dtype) if alike else None
+    number = float(_core.number_in(x))
+    return number if math.isfinite(number) and number else None
+
+
+def _rounded(number: Fraction, dtype: int) -> float | None:
+    """A number in a dtype; None where it is 0, subnormal or too large."""
+    info = np.finfo(DTYPES[dtype])
+    if not Fraction(float(info.tiny)) <= abs(number) <= Fraction(float(info.max)):
+        return None
+    return float(np.dtype(DTYPES[dtype]).type(float(number)))
+
+
+def _scaled(w: Rewriter, k: int) -> tuple[int, Fraction] | None:
+    """(x, factor) where k is x times a constant, x / a constant or -x, of k's shape."""
     instr = w.made.get(k)
-    if instr is None:
+    if instr is None or w.values[k].dtype not in FLOATS:
         return None
-    if instr.op == _BROADCAST:
-        source = w.values[instr.ins[0]].shape
-        if len(source) < -axis or source[axis] == 1:
-            return w.broadcast(instr.ins[0], shape)
-        inner = _one(w, instr.ins[0], axis)
-        return None if inner is None else w.broadcast(inner, shape)
-    if instr.op == _PERMUTE:
-        inner = _one(w, instr.ins[0], instr.params[at] - len(v.shape))
-        return None if inner is None else w.emit(_PERMUTE, (inner,), shape, v.dtype, instr.params)
-    if 0 <= instr.op < N_ELEMENTWISE:
-        ins = []
-        for x in instr.ins:
-            extents = w.values[x].shape
-            one = x if len(extents) < -axis or extents[axis] == 1 else _one(w, x, axis)
-            if one is None:
-                return None
-            ins.append(one)
-        return w.emit(instr.op, ins, shape, v.dtype, instr.params)
+    y = w.values[k]
+    if instr.op == _NEGATIVE:
+        return instr.ins[0], Fraction(-1)
+    if instr.op not in (_MULTIPLY, _DIVIDE):
+        return None
+    for x, c in (instr.ins, instr.ins[::-1])[: 1 + (instr.op == _MULTIPLY)]:
+        number = _number(w, c, y)
+        if number is not None and w.values[x][1:] == y[1:]:
+            return x, Fraction(number) if instr.op == _MULTIPLY else 1 / Fraction(number)
     return None
 
 
-# ---- many products
-
-
-def concat_products(ir: IR) -> None:
-    """A chain of additions of products, as the gradient of a weight that is used at each step of a loop, is one product
-    of the operands side by side; what is a window of one array in order is not copied.
-
-    Changes the order of a sum of the same terms, and nothing else.
-    """
-    w = _Rewriter(ir, "concat_products")
-    w.run(_Chains(w, _one_product).rewrite)
-
-
-def concat_sums(ir: IR) -> None:
-    """Sums over the same axes that are added, as the gradient of a bias that is used at each step of a loop, are one
-    over their operands side by side, where those are so already or are small.
-
-    Changes the order of a sum of the same terms, and nothing else.
-    """
-    w = _Rewriter(ir, "concat_sums")
-    w.run(_Chains(w, _one_sum).rewrite)
-
-
-class _Chains:
-    """Chains of additions of one shape. merge: writes one value for some of the terms, and says for which."""
-
-    def __init__(self, w: _Rewriter, merge: Callable[[_Chains, list[int]], dict[int, list[int]]]) -> None:
-        self.w, self.merge = w, merge
-        self.inner: set[int] = set()  # sums that only go into another one
-        for instr in w.ir.instrs:
-            if self.adds(instr):
-                self.inner.update(k for k in instr.ins if w.uses[k] == 1 and self.adds(w.made.get(k)))
-        # by axis and values in any order: an order in which they are side by side
-        self.orders = {(i.params[0], tuple(sorted(i.ins))): list(i.ins) for i in w.ir.instrs if i.op == _CONCAT}
-
-    def adds(self, instr: Instr | None) -> bool:
-        """Is it an addition of floats without broadcasting?"""
-        if instr is None or instr.op != _ADD:
-            return False
-        types = {self.w.values[k][1:] for k in (*instr.ins, instr.out)}
-        return len(types) == 1 and self.w.values[instr.out].dtype in _FLOATS
-
-    def rewrite(self, root: Instr) -> bool:
-        if not self.adds(root) or root.out in self.inner:
-            return False
-        w = self.w
-        terms: list[int] = []
-        stack = [root.out]
-        while stack:
-            k = stack.pop()
-            if k == root.out or k in self.inner:
-                stack += reversed(w.made[k].ins)
-            else:
-                terms.append(k)
-        merged = self.merge(self, terms)
-        if not merged:
-            return False
-        gone = {k for group in merged.values() for k in group}
-        total, *rest = [*(k for k in terms if k not in gone), *merged]
-        for k in rest:
-            total = w.elementwise("add", total, k)
-        w.names[root.out] = total
-        return True
-
-    def untransposed(self, numbers: list[int], axis: int) -> tuple[list[int], int] | None:
-        """What values are the transposed of, and the axis there."""
-        w = self.w
-        swapped = _swapped(len(w.values[numbers[0]].shape))
-        sources = [w.made.get(k) for k in numbers]
-        if all(i is not None and i.op == _PERMUTE and i.params == swapped for i in sources):
-            return [i.ins[0] for i in sources if i is not None], swapped[axis]
+def _shifted(w: Rewriter, k: int) -> tuple[int, Fraction] | None:
+    """(x, number) where k is x plus or minus a constant, of k's shape."""
+    instr = w.made.get(k)
+    if instr is None or instr.op not in (_ADD, _SUBTRACT) or w.values[k].dtype not in FLOATS:
         return None
-
-    def copied(self, numbers: list[int], axis: int) -> int:
-        """How many elements move when these are put side by side."""
-        numbers, axis = self.untransposed(numbers, axis) or (numbers, axis)
-        if axis == 0 and _window_of(self.w, numbers) is not None:
-            return 0
-        return sum(self.w.values[k].size for k in numbers)
-
-    def join(self, numbers: list[int], axis: int) -> int:
-        """Values side by side along an axis."""
-        inner = self.untransposed(numbers, axis)
-        if inner is not None:
-            return self.w.transposed(self.join(*inner))
-        return _joined(self.w, numbers, axis)
+    y = w.values[k]
+    for x, c in (instr.ins, instr.ins[::-1])[: 1 + (instr.op == _ADD)]:
+        number = _number(w, c, y)
+        if number is not None and w.values[x][1:] == y[1:]:
+            return x, Fraction(number) if instr.op == _ADD else -Fraction(number)
+    return None
 
 
-def _one_product(chains: _Chains, terms: list[int]) -> dict[int, list[int]]:
-    """One product for those among the terms, unless to copy the operands costs more."""
-    w = chains.w
-    products = [k for k in terms if w.uses[k] == 1 and _is_plain(w.values, w.made.get(k))]
-    if len(products) < _LEAST:
-        return {}
-    # in an order that does not depend on the chain, so that chains share what is side by side
-    pairs = sorted(w.made[k].ins for k in products)
-    lefts, rights = [a for a, _ in pairs], [b for _, b in pairs]
-    a, b = (w.values[k] for k in pairs[0])
-    rows, columns = len(a.shape) - 2, len(a.shape) - 1
-    copied = chains.copied(lefts, columns) + chains.copied(rights, rows)
-    if copied > (len(products) - 1) * (3 * w.values[products[0]].size + _CALL_COST):
-        return {}
-    left, right = chains.join(lefts, columns), chains.join(rights, rows)
-    w.note(
-        f"{len(products)} products like {_typed(a)} @ {_typed(b)} that are added: one over {w.values[left].shape[-1]}"
-    )
-    return {w.matmul(left, right): products}
+def reassociate(ir: IR) -> None:
+    """(x c) d, (x / c) d and -(x c) are x times one constant, if that is neither 0 nor subnormal nor infinite;
+    (x + c) + d is x + (c + d), if c + d is exact; a + (-b) is a - b, (-a) (-b) is a b, -(a - b) is b - a.
 
-
-def _is_plain(values: list[Value], instr: Instr | None) -> bool:
-    """A product whose leading axes are those of its operands."""
-    if instr is None or not _is_product(values, instr):
-        return False
-    batch = values[instr.out].shape[:-2]
-    return all(values[k].shape[:-2] == batch for k in instr.ins)
-
-
-def _one_sum(chains: _Chains, terms: list[int]) -> dict[int, list[int]]:
-    """For the terms that are sums of values of one shape over the same axes one sum, of each kind."""
-    w = chains.w
-    kinds: dict[Any, dict[int, int]] = {}  # term -> what is summed
-    for k in terms:
-        reshaped = w.alone(k, _RESHAPE)
-        instr = w.alone(k if reshaped is None else reshaped.ins[0], _SUM)
-        if instr is not None and instr.params[0]:
-            value = w.values[instr.ins[0]]
-            if value.dtype in _FLOATS and value.size:
-                kinds.setdefault((value, instr.params), {})[k] = instr.ins[0]
-    merged: dict[int, list[int]] = {}
-    for (value, (word, count)), group in kinds.items():
-        sources = sorted(group.values())
-        axes = _axes(word, len(value.shape))
-        order = chains.orders.get((axes[0], tuple(sources)))
-        if len(group) < 2 or (order is None and chains.copied(sources, axes[0]) > len(group) * _CALL_COST):
-            continue
-        side = chains.join(order or sources, axes[0])
-        kept = tuple([1 if d in axes else n for d, n in enumerate(value.shape)])
-        total = w.emit(_SUM, (side,), kept, value.dtype, (word, count * len(group)))
-        w.note(f"{len(group)} sums of {_typed(value)} that are added: one")
-        merged[w.reshape(total, w.values[terms[0]].shape)] = list(group)
-    return merged
-
-
-def _window_of(w: _Rewriter, numbers: list[int]) -> tuple[int, int, int] | None:
-    """(array, start, count) where values, in this order, are neighbouring windows of an array along its first axis, and
-    whole along the others."""
-    base = start = stop = -1
-    for k in numbers:
-        instr = w.made.get(k)
-        if instr is None or instr.op != _GETITEM:
-            return None
-        source = w.values[instr.ins[0]]
-        begin, step, count, _ = instr.params[:4]
-        whole = all(instr.params[4 * d : 4 * d + 3] == (0, 1, n) for d, n in enumerate(source.shape) if d)
-        if (
-            not whole
-            or count < 1
-            or (step != 1 and count != 1)
-            or (base >= 0 and (instr.ins[0], begin) != (base, stop))
-        ):
-            return None
-        if w.values[instr.out].shape not in (source.shape[1:], (count, *source.shape[1:])):
-            return None
-        if base < 0:
-            base, start = instr.ins[0], begin
-        stop = begin + count
-    return base, start, stop - start
-
-
-def _joined(w: _Rewriter, numbers: list[int], axis: int) -> int:
-    """Values side by side along an axis: as they lie, or copied. Views are made here once more: of all else it is
-    known that it is there."""
-    first = w.values[numbers[0]]
-    shape = (*first.shape[:axis], sum(w.values[k].shape[axis] for k in numbers), *first.shape[axis + 1 :])
-    window = _window_of(w, numbers) if axis == 0 else None
-    if window is None:
-        return w.emit(_CONCAT, [_again(w, k) for k in numbers], shape, first.dtype, (axis,))
-    base, start, count = window
-    source = w.values[base].shape
-    params = [start, 1, count, source[0]]
-    for n in source[1:]:
-        params += [0, 1, n, n]
-    rows = w.emit(_GETITEM, (_again(w, base),), (count, *source[1:]), first.dtype, tuple(params))
-    return w.reshape(rows, shape)
-
-
-def batch_products(ir: IR) -> None:
-    """Products of several matrices with the same right operand, as in x[t] @ w of a loop, are one product of the rows
-    of all of them, where these are there before the first of the results is read.
-
-    Changes the order of a sum of the same terms, and nothing else.
+    What over- or underflowed between the two factors does so no more. -(a - a) is 0 in place of -0.
     """
-    w = _Rewriter(ir, "batch_products")
-    groups = _Groups(w)
-    rows: dict[int, tuple[int, int]] = {}  # a result -> the product of all, its first row there
+    w = Rewriter(ir, "reassociate")
+    w.run(lambda instr: _chained(w, instr) or _negated(w, instr))
 
-    def window(instr: Instr) -> None:
-        product, row = rows[instr.out]
-        (height, n), y = w.values[product].shape, w.values[instr.out]
-        w.emit(_GETITEM, (product,), y.shape, y.dtype, (row, 1, y.shape[0], height, 0, 1, n, n), out=instr.out)
+
+def _chained(w: Rewriter, instr: Instr) -> bool:
+    y = w.values[instr.out] if instr.op >= 0 else None
+    outer = _scaled(w, instr.out)
+    if y is not None and outer is not None and w.uses[outer[0]] == 1:
+        inner = _scaled(w, outer[0])
+        factor = None if inner is None else _rounded(outer[1] * inner[1], y.dtype)
+        if inner is not None and factor is not None:
+            w.elementwise("multiply", inner[0], w.constant(factor, y.dtype), out=instr.out)
+            w.note(f"two factors of {extents(y)} are {factor!r}")
+            return True
+    outer = _shifted(w, instr.out)
+    if y is not None and outer is not None and w.uses[outer[0]] == 1:
+        inner = _shifted(w, outer[0])
+        number = None if inner is None else outer[1] + inner[1]
+        if inner is not None and number is not None and number == Fraction(_rounded(number, y.dtype) or 0):
+            w.elementwise("add", inner[0], w.constant(float(number), y.dtype), out=instr.out)
+            w.note(f"two numbers that are added to {extents(y)} are {float(number)!r}")
+            return True
+    return False
+
+
+def _negated(w: Rewriter, instr: Instr) -> bool:
+    """Negations of the result's shape that another form has no need of."""
+    if instr.op not in (_ADD, _SUBTRACT, _MULTIPLY, _NEGATIVE) or w.values[instr.out].dtype not in FLOATS:
+        return False
+
+    def negated(k: int) -> int | None:
+        inner = w.alone(k, _NEGATIVE)
+        return None if inner is None or w.values[k] != w.values[instr.out] else inner.ins[0]
+
+    if instr.op == _NEGATIVE:
+        inner = w.alone(instr.ins[0], _SUBTRACT)
+        if inner is None:
+            return False
+        name, ins = "subtract", inner.ins[::-1]
+    else:
+        a, b = instr.ins
+        x, y = negated(a), negated(b)
+        if instr.op == _MULTIPLY and x is not None and y is not None:
+            name, ins = "multiply", (x, y)
+        elif instr.op == _ADD and y is not None:
+            name, ins = "subtract", (a, y)
+        elif instr.op == _ADD and x is not None:
+            name, ins = "subtract", (b, x)
+        elif instr.op == _SUBTRACT and y is not None:
+            name, ins = "add", (a, y)
+        else:
+            return False
+    w.elementwise(name, *ins, out=instr.out)
+    w.note(f"a negation of {extents(w.values[instr.out])} is part of the {name}")
+    return True
+
+
+def strength(ir: IR) -> None:
+    """x / c is x (1 / c), if 1 / c is neither 0 nor subnormal nor infinite; x**2, x**3, x**4, x**-1 and x**-2 are
+    products, x**0.5, x**-0.5 and x**1.5 square roots, with the values of the power at infinities and -0.
+
+    Each adds up to three roundings. x**1.5 of -0 is -0 in place of 0.
+    """
+    w = Rewriter(ir, "strength")
+    w.run(lambda instr: _product_for_division(w, instr) or _product_for_power(w, instr))
+
+
+def _product_for_division(w: Rewriter, instr: Instr) -> bool:
+    found = _scaled(w, instr.out) if instr.op == _DIVIDE else None
+    if found is None:
+        return False
+    x, factor = found
+    y = w.values[instr.out]
+    number = _rounded(factor, y.dtype)
+    if number is None:
+        return False
+    w.elementwise("multiply", x, w.constant(number, y.dtype), out=instr.out)
+    w.note(f"{extents(y)} / {float(1 / factor)!r} is a product")
+    return True
+
+
+def _product_for_power(w: Rewriter, instr: Instr) -> bool:
+    if instr.op != _POW or w.values[instr.ins[0]][1:] != w.values[instr.out][1:]:
+        return False
+    x, y = instr.ins[0], w.values[instr.out]
+    exponent = _number(w, instr.ins[1], y) if y.dtype in FLOATS else None
+
+    def root() -> int:
+        return w.elementwise("sqrt", w.elementwise("add", x, w.constant(0.0, y.dtype)))  # (of -0, too, it is 0)
+
+    def but_for_infinity(power: int, value: float) -> None:
+        lowest = w.elementwise("equal", x, w.constant(-math.inf, y.dtype))
+        w.elementwise("where", lowest, w.constant(value, y.dtype), power, out=instr.out)
+
+    if exponent == 2:
+        w.elementwise("square", x, out=instr.out)
+    elif exponent == 3:
+        w.elementwise("multiply", w.elementwise("square", x), x, out=instr.out)
+    elif exponent == 4:
+        w.elementwise("square", w.elementwise("square", x), out=instr.out)
+    elif exponent == -1:
+        w.elementwise("reciprocal", x, out=instr.out)
+    elif exponent == -2:
+        w.elementwise("square", w.elementwise("reciprocal", x), out=instr.out)
+    elif exponent == 0.5:
+        but_for_infinity(root(), math.inf)
+    elif exponent == -0.5:
+        but_for_infinity(w.elementwise("reciprocal", root()), 0.0)
+    elif exponent == 1.5:
+        but_for_infinity(w.elementwise("multiply", x, root()), math.inf)
+    else:
+        return False
+    w.note(f"{extents(y)} to the power of {exponent!r} has none")
+    return True
+
+
+def hoist_scalars(ir: IR) -> None:
+    """sum(c x) is c sum(x), or (c n) mean(x) where sum(x) could overflow; mean(c x) is c mean(x) for |c| < 1; the sum,
+    or mean, of -x is the negative one; a sum of sums, or float32 mean of means, is one.
+
+    The sum of nothing but zeros, or of nothing at all, may be -0 in place of 0.
+    """
+    w = Rewriter(ir, "hoist_scalars")
+    w.run(lambda instr: _hoisted(w, instr) or _reduced_twice(w, instr))
+
+
+def _hoisted(w: Rewriter, instr: Instr) -> bool:
+    if instr.op not in (_SUM, _MEAN) or w.uses[instr.ins[0]] != 1:
+        return False
+    found = _scaled(w, instr.ins[0])
+    y = w.values[instr.out]
+    if found is None or y.size >= w.values[instr.ins[0]].size:
+        return False
+    x, factor = found
+    op = instr.op
+    if abs(factor) < 1 and y.dtype == FLOAT32:  # (whose mean does not overflow)
+        factor, op = (factor * instr.params[1], _MEAN) if op == _SUM else (factor, op)
+    elif abs(factor) < 1 or (op == _MEAN and factor != -1):
+        return False
+    number = _rounded(factor, y.dtype)
+    if number is None:
+        return False
+    total = w.emit(op, (x,), y.shape, y.dtype, instr.params)
+    if number == -1:
+        w.elementwise("negative", total, out=instr.out)
+    else:
+        w.elementwise("multiply", total, w.constant(number, y.dtype), out=instr.out)
+    w.note(f"the {name_of(instr.op)} of {extents(w.values[x])} times {float(found[1])!r} is multiplied afterwards")
+    return True
+
+
+def _reduced_twice(w: Rewriter, instr: Instr) -> bool:
+    y = w.values[instr.out] if instr.op in (_SUM, _MEAN) else None
+    inner = None if y is None else w.alone(instr.ins[0], instr.op)
+    if y is None or inner is None or y.dtype not in ((FLOAT32,) if instr.op == _MEAN else FLOATS):
+        return False
+    x, between = w.values[inner.ins[0]], w.values[inner.out]
+    first = axes_of(inner.params[0], len(x.shape))
+    left = list(range(len(x.shape)))  # the axes of x that those between are
+    if len(between.shape) < len(x.shape):
+        left = [d for d in left if d not in first]
+    axes = sorted({*first, *(left[d] for d in axes_of(instr.params[0], len(between.shape)))})
+    kept = tuple([1 if d in axes else n for d, n in enumerate(x.shape)])
+    params = (word(sum(1 << d for d in axes)), math.prod([x.shape[d] for d in axes]))
+    if not x.size:
+        return False
+    w.names[instr.out] = w.reshape(w.emit(instr.op, inner.ins, kept, y.dtype, params), y.shape)
+    w.note(f"the {name_of(instr.op)} of one of {extents(x)} is one")
+    return True
+
+
+# ---- windows
+
+
+def zero_windows(ir: IR) -> None:
+    """x added to a window of an array of zeros in which only other windows were written, as the gradients of slices are
+    gathered, is x: the sign of a zero may change."""
+    w = Rewriter(ir, "zero_windows")
 
     def rewrite(instr: Instr) -> bool:
-        for place, group in groups.starts.get(id(instr), ()):
-            rows.update(_product_of_rows(w, group))
-            for member in group:
-                if groups.at[member.out] < place:
-                    window(member)
-        w.line = instr.line
-        if instr.out in rows:
-            window(instr)
-        return instr.out in groups.members
+        if instr.op != _ADD:
+            return False
+        y = w.values[instr.out]
+        for window, x in (instr.ins, instr.ins[::-1]):
+            read = w.made.get(window)
+            if read is None or read.op != _GETITEM or w.values[window][1:] != y[1:] or w.values[x].dtype != y.dtype:
+                continue
+            if _still_zero(w, read):
+                w.note(f"{extents(w.values[x])} is added to zeros of {extents(y)}")
+                w.names[instr.out] = w.broadcast(w.names.get(x, x), y.shape)
+                return True
+        return False
 
     w.run(rewrite)
 
 
-class _Groups:
-    """Products with one right operand whose left operands are there before a result of any is read."""
-
-    def __init__(self, w: _Rewriter) -> None:
-        self.w = w
-        self.at = {instr.out: i for i, instr in enumerate(w.ir.instrs) if instr.op >= 0}
-        # an instruction (its id) -> groups to compute before it, each with where that is
-        self.starts: dict[int, list[tuple[int, list[Instr]]]] = {}
-        self.members: set[int] = set()
-        by_right: dict[int, list[Instr]] = {}
-        for instr in w.ir.instrs:
-            if _is_product(w.values, instr):
-                a, b = (w.values[k].shape for k in instr.ins)
-                if len(a) == len(b) == 2 and b[1] > 1:
-                    by_right.setdefault(instr.ins[1], []).append(instr)
-        several = [products for products in by_right.values() if len(products) > 1]
-        self.first: dict[int, int] = {}  # a value -> the instruction that reads it first
-        for i, instr in enumerate(w.ir.instrs if several else ()):
-            for k in instr.ins:
-                self.first.setdefault(k, i)
-        for products in several:
-            self.split(products)
-
-    def ready(self, k: int) -> tuple[int, int]:
-        """The instruction after which k is there, or can be, and its value: a view can be made earlier (but none of a
-        .grad, whose guard comes first)."""
-        instr = self.w.made.get(k)
-        while instr is not None and instr.op in _VIEWS:
-            k = instr.ins[0]
-            instr = self.w.made.get(k)
-        if instr is None:
-            return (len(self.w.ir.instrs) if self.w.values[k].kind == GRAD else -1), k
-        return self.at[k], k
-
-    def split(self, products: list[Instr]) -> None:
-        """Into groups as long as they can be, in the order of the program."""
-        group: dict[int, Instr] = {}  # by result
-        last, first = -1, len(self.w.ir.instrs)  # when all operands are there, and when a result is read
-        for instr in products:
-            ready, source = self.ready(instr.ins[0])
-            ready = max(ready, self.at.get(instr.ins[1], -1))
-            read = self.first.get(instr.out, first)
-            if max(last, ready) >= min(first, read) or source in group:
-                self.close(list(group.values()), last)
-                group, last, first = {}, -1, len(self.w.ir.instrs)
-            if ready < read:  # unless a view of it came too early
-                group[instr.out] = instr
-                last, first = max(last, ready), min(first, read)
-        self.close(list(group.values()), last)
-
-    def close(self, group: list[Instr], last: int) -> None:
-        values = self.w.values
-        lefts = [instr.ins[0] for instr in group]
-        copied = 0 if _window_of(self.w, lefts) is not None else sum(values[k].size for k in lefts)
-        if len(group) > 1 and copied <= len(group) * _CALL_COST:
-            self.members.update(instr.out for instr in group)
-            self.starts.setdefault(id(self.w.ir.instrs[last + 1]), []).append((last + 1, group))
+def _still_zero(w: Rewriter, read: Instr) -> bool:
+    """Are there zeros where a window is read?"""
+    k = read.ins[0]
+    for _ in range(_WRITES):
+        made = w.made.get(k)
+        if made is None or made.op not in (_ASSIGN, _UNSLICE) or not _apart(made.params, read.params):
+            return False
+        if made.op == _UNSLICE:
+            return True
+        k = made.ins[0]
+    return False
 
 
-def _product_of_rows(w: _Rewriter, group: list[Instr]) -> dict[int, tuple[int, int]]:
-    """Write the product of all left operands of a group; where in it each result is."""
-    lefts = [instr.ins[0] for instr in group]
-    right = group[0].ins[1]
-    w.line = group[0].line
-    product = w.matmul(_joined(w, lefts, 0), right)
-    first = w.values[lefts[0]]
-    w.note(
-        f"{len(group)} products like {_typed(first)} @ {_typed(w.values[right])} with one right operand: one of "
-        f"{w.values[product].shape[0]} rows"
-    )
-    found: dict[int, tuple[int, int]] = {}
-    row = 0
-    for instr in group:
-        found[instr.out] = product, row
-        row += w.values[instr.out].shape[0]
-    return found
+def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
+    """Have two windows of an array no element in common, by the ranges of an axis?"""
+    for at in range(0, len(one), 4):
+        ranges = []
+        for start, step, count, _ in (one[at : at + 4], other[at : at + 4]):
+            last = start + step * (count - 1)
+            ranges.append((min(start, last), max(start, last)))
+        if ranges[0][1] < ranges[1][0] or ranges[1][1] < ranges[0][0]:
+            return True
+    return False
 
 
-def _again(w: _Rewriter, k: int) -> int:
-    """A view, made once more, here."""
-    instr = w.made.get(k)
-    if instr is None or instr.op not in _VIEWS:
-        return k
-    v = w.values[k]
-    return w.emit(instr.op, (_again(w, instr.ins[0]), *instr.ins[1:]), v.shape, v.dtype, instr.params)
+def concat_windows(ir: IR) -> None:
+    """An array of zeros into which windows side by side were written, all of it, is these windows side by side.
+    Changes no bit."""
+    w = Rewriter(ir, "concat_windows")
+    inner = {
+        instr.ins[0] for instr in ir.instrs if instr.op == _ASSIGN and w.uses[instr.ins[0]] == 1
+    }  # written into by nothing but another write
+
+    def rewrite(root: Instr) -> bool:
+        if root.op != _ASSIGN or root.out in inner:
+            return False
+        writes = [root]
+        while writes[-1].op == _ASSIGN and writes[-1].ins[0] in inner:
+            below = w.made.get(writes[-1].ins[0])
+            if below is None or below.op not in (_ASSIGN, _UNSLICE):
+                return False
+            writes.append(below)
+        y = w.values[root.out]
+        found = _tiles(writes, y.shape) if writes[-1].op == _UNSLICE else None
+        if found is None:
+            return False
+        axis, order = found
+        parts = []
+        for write in order:
+            shape = (*y.shape[:axis], write.params[4 * axis + 2], *y.shape[axis + 1 :])
+            parts.append(w.reshape(write.ins[-1], shape))
+        w.emit(_CONCAT, parts, y.shape, y.dtype, (axis,), out=root.out)
+        w.note(f"{extents(y)} is {len(parts)} windows side by side")
+        return True
+
+    w.run(rewrite)
 
 
-PASSES: dict[str, Callable[[IR], None]] = {
-    f.__name__: f for f in (uniform_operands, concat_products, concat_sums, contract_sums, batch_products)
-}
+def _tiles(writes: list[Instr], shape: tuple[int, ...]) -> tuple[int, list[Instr]] | None:
+    """The axis along which windows lie side by side, from end to end, and their order there."""
+    partial = {
+        d for write in writes for d, n in enumerate(shape) if write.params[4 * d : 4 * d + 3] != (0, 1, n)
+    }  # axes of which a window is not all
+    if len(partial) != 1:
+        return None
+    (axis,) = partial
+    order = sorted(writes, key=lambda write: write.params[4 * axis])
+    stop = 0
+    for write in order:
+        start, step, count, _ = write.params[4 * axis : 4 * axis + 4]
+        if start != stop or count < 1 or (step != 1 and count != 1):
+            return None
+        stop = start + count
+    return (axis, order) if stop == shape[axis] else None
+
+
+_ORDER = (
+    zero_windows, concat_windows, reassociate, strength, hoist_scalars, uniform_operands, concat_products, concat_sums,
+    contract_sums, batch_products, transpose_products,
+)  # fmt: skip
+PASSES: dict[str, Callable[[IR], None]] = {f.__name__: f for f in _ORDER}
