@@ -30,6 +30,7 @@ def always(monkeypatch):
     """Rewrite small programs, too, where it does not pay."""
     monkeypatch.setattr(fast_products, "_PASS_COST", 0)
     monkeypatch.setattr(fast_products, "_CALL_COST", 1 << 40)
+    monkeypatch.setattr(fast, "_HOISTED", 1)
 
 
 def count(plan, name):
@@ -211,6 +212,7 @@ def test_gradients_of_weights_of_a_loop_are_one_product(dtype):
     assert count(exact, "matmul") == 6 * steps - 1 and count(plan, "matmul") == 4 + steps + (steps - 1)
     assert count(exact, "sum") == steps + 1 and count(plan, "sum") == 2
     assert count(plan, "assign") == count(plan, "unslice") == 0
+    assert count(plan, "concat") == steps + 1 + 1 + 1  # each dz; all dz; all h; the gradient of x: x itself is not copied
     assert len(plan.instructions) < len(exact.instructions) - 15 * steps
     for name, times in (("batch_products", 2), ("concat_products", 2), ("concat_sums", 1), ("concat_windows", 7)):
         lines = [line for line in plan.explain().splitlines() if f"fast, {name}: " in line]
@@ -389,7 +391,7 @@ HOISTED = {
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("name", HOISTED)
-def test_sums_of_what_has_a_factor(name, dtype):
+def test_sums_of_what_has_a_factor(name, dtype, always):
     f, left, wide = HOISTED[name]
     mass = (lambda x: -f(x)) if "nega" in name else f
     rng = rng_for(name)
@@ -400,7 +402,7 @@ def test_sums_of_what_has_a_factor(name, dtype):
         assert_close(f, x, label=x, plan=plan, mass=mass)
 
 
-def test_a_factor_does_not_let_a_sum_overflow():
+def test_a_factor_does_not_let_a_sum_overflow(always):
     x = tp.full((4, 100), 3e38)
     for f in (lambda x: tp.sum(x * 1e-4), lambda x: tp.mean(x * 0.5), lambda x: tp.mean(tp.mean(x, axis=1))):
         plan = tp.freeze(f, x, fast=True)
@@ -610,6 +612,7 @@ def test_random_products(steps, seed, odd):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(fast_products, "_PASS_COST", 0)
         patch.setattr(fast_products, "_CALL_COST", 1 << 40)
+        patch.setattr(fast, "_HOISTED", 1)
         f, mass = program_of(steps, False), program_of(steps, True)
         assert_close(f, *xs, mass=mass, tolerance=512, label=steps)
 

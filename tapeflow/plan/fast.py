@@ -37,13 +37,14 @@ from tapeflow.plan.fast_products import (
     uniform_operands,
 )
 from tapeflow.plan.ir import CODES, DTYPES, FLOAT32, IR, Instr, Value, name_of
-from tapeflow.plan.rewriting import FLOATS, Rewriter, axes_of, extents, word
+from tapeflow.plan.rewriting import FLOATS, Rewriter, axes_of, extents, has, word
 
 _SUM, _MEAN = CODES["sum"], CODES["mean"]
 _ADD, _SUBTRACT, _MULTIPLY, _DIVIDE, _NEGATIVE, _POW = (
     CODES[name] for name in ("add", "subtract", "multiply", "divide", "negative", "pow")
 )
 _ASSIGN, _UNSLICE, _GETITEM, _CONCAT = (CODES[name] for name in ("assign", "unslice", "getitem", "concat"))
+_HOISTED = 1000  # elements that are not multiplied, from which on it is worth a step more
 _WRITES = 64  # into an array, that are looked through for a window of zeros
 
 # ---- constants
@@ -165,6 +166,8 @@ def strength(ir: IR) -> None:
 
     Each adds up to three roundings. x**1.5 of -0 is -0 in place of 0.
     """
+    if not has(ir, _DIVIDE, _POW):
+        return
     w = Rewriter(ir, "strength")
     w.run(lambda instr: _product_for_division(w, instr) or _product_for_power(w, instr))
 
@@ -224,6 +227,8 @@ def hoist_scalars(ir: IR) -> None:
 
     The sum of nothing but zeros, or of nothing at all, may be -0 in place of 0.
     """
+    if not has(ir, _SUM, _MEAN):
+        return
     w = Rewriter(ir, "hoist_scalars")
     w.run(lambda instr: _hoisted(w, instr) or _reduced_twice(w, instr))
 
@@ -233,7 +238,7 @@ def _hoisted(w: Rewriter, instr: Instr) -> bool:
         return False
     found = _scaled(w, instr.ins[0])
     y = w.values[instr.out]
-    if found is None or y.size >= w.values[instr.ins[0]].size:
+    if found is None or y.size + _HOISTED > w.values[instr.ins[0]].size:
         return False
     x, factor = found
     op = instr.op
@@ -279,6 +284,8 @@ def _reduced_twice(w: Rewriter, instr: Instr) -> bool:
 def zero_windows(ir: IR) -> None:
     """x added to a window of an array of zeros in which only other windows were written, as the gradients of slices are
     gathered, is x: the sign of a zero may change."""
+    if not has(ir, _UNSLICE):
+        return
     w = Rewriter(ir, "zero_windows")
 
     def rewrite(instr: Instr) -> bool:
@@ -326,6 +333,8 @@ def _apart(one: tuple[int, ...], other: tuple[int, ...]) -> bool:
 def concat_windows(ir: IR) -> None:
     """An array of zeros into which windows side by side were written, all of it, is these windows side by side.
     Changes no bit."""
+    if not has(ir, _UNSLICE):
+        return
     w = Rewriter(ir, "concat_windows")
     inner = {
         instr.ins[0] for instr in ir.instrs if instr.op == _ASSIGN and w.uses[instr.ins[0]] == 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from tapeflow import _core
 from tapeflow.plan.ir import CODES, CONST, DTYPES, FLOAT32, GRAD, IR, N_ELEMENTWISE, Instr, Value, name_of
-from tapeflow.plan.rewriting import FLOATS, Rewriter, axes_of, extents, swapped, word
+from tapeflow.plan.rewriting import FLOATS, Rewriter, axes_of, extents, has, swapped, word
 
 _MATMUL, _SUM, _MEAN, _ADD = (CODES[name] for name in ("matmul", "sum", "mean", "add"))
 _BROADCAST, _PERMUTE, _RESHAPE, _GETITEM, _CONCAT, _IDENTITY = (
@@ -42,6 +42,8 @@ def contract_sums(ir: IR) -> None:
     tell which it is. Subnormal numbers may lose digits where others in the same product are so large that plain sums
     overflow.
     """
+    if not has(ir, _MATMUL):
+        return
     w = Rewriter(ir, "contract_sums")
     w.run(lambda instr: _sum_of_product(w, instr) or _alike_inside(w, instr))
 
@@ -147,6 +149,8 @@ def _alike_inside(w: Rewriter, instr: Instr) -> bool:
 def uniform_operands(ir: IR) -> None:
     """Of ones(m, k) @ B, and of any left operand whose rows are alike, one row is computed and broadcast; likewise of a
     right operand whose columns are. Changes the order of a sum of the same terms, and nothing else."""
+    if not has(ir, _MATMUL):
+        return
     w = Rewriter(ir, "uniform_operands")
     w.run(lambda instr: _alike_rows(w, instr))
 
@@ -214,6 +218,8 @@ def concat_products(ir: IR) -> None:
 
     Changes the order of a sum of the same terms, and nothing else.
     """
+    if not has(ir, _MATMUL):
+        return
     w = Rewriter(ir, "concat_products")
     w.run(_Chains(w, _one_product).rewrite)
 
@@ -224,6 +230,8 @@ def concat_sums(ir: IR) -> None:
 
     Changes the order of a sum of the same terms, and nothing else.
     """
+    if not has(ir, _SUM):
+        return
     w = Rewriter(ir, "concat_sums")
     w.run(_Chains(w, _one_sum).rewrite)
 
@@ -299,8 +307,9 @@ def _one_product(chains: _Chains, terms: list[int]) -> dict[int, list[int]]:
     products = [k for k in terms if w.uses[k] == 1 and _is_plain(w.values, w.made.get(k))]
     if len(products) < _LEAST:
         return {}
-    # in an order that does not depend on the chain, so that chains share what is side by side
-    pairs = sorted(w.made[k].ins for k in products)
+    # in the order in which the left operands are there, whatever the chain's: chains share what is side by side, and
+    # windows lie so already
+    pairs = sorted((w.made[k].ins for k in products), key=lambda ins: (_behind(w, ins[0]), ins))
     lefts, rights = [a for a, _ in pairs], [b for _, b in pairs]
     a, b = (w.values[k] for k in pairs[0])
     rows, columns = len(a.shape) - 2, len(a.shape) - 1
@@ -312,6 +321,12 @@ def _one_product(chains: _Chains, terms: list[int]) -> dict[int, list[int]]:
         f"{len(products)} products like {extents(a)} @ {extents(b)} that are added: one over {w.values[left].shape[-1]}"
     )
     return {w.matmul(left, right): products}
+
+
+def _behind(w: Rewriter, k: int) -> int:
+    """What k is a permutation of."""
+    instr = w.made.get(k)
+    return k if instr is None or instr.op != _PERMUTE else instr.ins[0]
 
 
 def _is_plain(values: list[Value], instr: Instr | None) -> bool:
@@ -397,6 +412,8 @@ def batch_products(ir: IR) -> None:
 
     Changes the order of a sum of the same terms, and nothing else.
     """
+    if not has(ir, _MATMUL):
+        return
     w = Rewriter(ir, "batch_products")
     groups = _Groups(w)
     rows: dict[int, tuple[int, int]] = {}  # a result -> the product of all, its first row there
@@ -510,6 +527,8 @@ def _again(w: Rewriter, k: int) -> int:
 def transpose_products(ir: IR) -> None:
     """The transposed product of A and B is that of the transposed B and A, where it is read by what is no product, or
     is a result: nothing has to be turned round then. Changes the order of a sum of the same terms, and nothing else."""
+    if not has(ir, _MATMUL):
+        return
     w = Rewriter(ir, "transpose_products")
     turned = {k for instr in ir.instrs if instr.op != _MATMUL for k in instr.ins} | set(ir.results())
 

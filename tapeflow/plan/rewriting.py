@@ -101,6 +101,11 @@ class Rewriter:
         return number
 
 
+def has(ir: IR, *ops: int) -> bool:
+    """Is there an instruction of one of these?"""
+    return any(instr.op in ops for instr in ir.instrs)
+
+
 def word(mask: int) -> int:
     """A mask of axes as a signed word of 64 bits."""
     return mask - (1 << 64) if mask >> 63 else mask
