@@ -19,8 +19,9 @@ from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
 from tapeflow.plan.interpret import Interpreter
 from tapeflow.plan.ir import CONST, DTYPES, INPUT, IR, MADE, RANDOM
-from tapeflow.plan.profile import Profile, flops_of, profile
 from tapeflow.plan.record import Recording, as_input, build, is_read_in_place, record
+from tapeflow.plan.steps import flops_of, profile
+from tapeflow.profiling import Profile
 from tapeflow.random import Generator
 from tapeflow.transforms import contained, flatten, leaves_as
 
@@ -252,7 +253,8 @@ class Plan(_core.Runner):
     def profile(self, *args: Any, repeats: int = 10, **kwargs: Any) -> Profile:
         """Where a run with these arguments spends its time, step by step: the least of some runs, which change nothing.
 
-        A step is timed by itself, at some 50 ns; so a plan of small steps takes less time than their sum.
+        A step is timed by itself, at some 50 ns; so a plan of small steps takes less time than their sum. Arguments
+        that a call would not take raise what the call would.
 
         >>> plan = tp.freeze(lambda x: tp.sum(tp.exp(x)), tp.zeros(1000))
         >>> [step.name for step in plan.profile(tp.ones(1000)).steps]
@@ -261,9 +263,10 @@ class Plan(_core.Runner):
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
             raise PlanError(f"[plan.profile] repeats must be an int of at least 1, got {repeats!r}.")
         inputs = self._bound(args, kwargs)
+        self._check_flags()
         linker = _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes())
         seconds = linker.link().time(inputs, repeats)
-        return profile(self._ir, self._nodes, self._layout, linker.node_of, seconds)
+        return profile(self._ir, self._nodes, self._layout, linker.node_of, seconds, self.name)
 
     def _trace(self, inputs: list[Tensor]) -> None:
         """Run op by op and name the one that made something that is not finite, when trace_nan is on."""
@@ -286,7 +289,8 @@ class Plan(_core.Runner):
 
     @property
     def flops(self) -> int:
-        """Arithmetic operations of a run: 2 m n k of a product, one an element of an elementwise op or a sum."""
+        """Arithmetic operations of a run: 2 m n k of a product, one an element for each operation of an elementwise op
+        or a sum, and of exp and its like those of their polynomials."""
         return sum(flops_of(self._ir, instr) for instr in self._ir.instrs)
 
     @property
