@@ -263,6 +263,7 @@ from tapeflow.nonfinite import trace_nan  # noqa: E402
 from tapeflow.ordering import (  # noqa: E402
     unique_values,
 )
+from tapeflow.profiling import profile  # noqa: E402
 from tapeflow.recompute import checkpoint  # noqa: E402
 from tapeflow.reductions import (  # noqa: E402
     average,
@@ -533,6 +534,7 @@ __all__ = [
     "pow",
     "power",
     "prod",
+    "profile",
     "put_along_axis",
     "quantile",
     "random",

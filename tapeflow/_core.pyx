@@ -190,6 +190,7 @@ cdef extern from "platform.h" nogil:
     void tpf_unravel(int64_t *, const int64_t *, int64_t, int, const int64_t *)
     void tpf_set_num_threads(int)
     int tpf_get_num_threads()
+    double tpf_clock()
     void *tpf_aligned_alloc(size_t, size_t)
     void tpf_aligned_free(void *)
     void tpf_advise_huge(void *, size_t)
@@ -310,6 +311,7 @@ include "core/forward.pxi"
 include "core/rules.pxi"
 include "core/custom.pxi"
 include "core/finite.pxi"
+include "core/steps.pxi"
 include "core/norm.pxi"
 include "core/contract.pxi"
 include "core/classes.pxi"

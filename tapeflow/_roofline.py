@@ -14,10 +14,13 @@ import math
 import threading
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from tapeflow import _core, ops
-from tapeflow.expr import Binary, Call, Expr, children
+from tapeflow import _core
+
+if TYPE_CHECKING:  # the table is read when a cost is first asked for, not by `import tapeflow`
+    from tapeflow.expr import Expr
+    from tapeflow.ops import Elementwise
 
 # operations an element in float32 and in float64, rounded; of what is not here: those in the table's text
 _PRIMITIVES = {
@@ -56,21 +59,36 @@ def size_of(shape: Sequence[int]) -> int:
 
 
 @functools.cache
+def _table() -> dict[str, Elementwise]:
+    from tapeflow import ops
+
+    return ops.TABLE
+
+
+@functools.cache
 def element_cost(name: str, single: bool) -> int:
     """Operations an element of an elementwise op, in float64 or else in float32."""
     if name in _PRIMITIVES:
         return _PRIMITIVES[name][0 if single else 1]
-    entry = ops.TABLE[name]
+    entry = _table()[name]
     return 1 if entry.primitive else max(1, _operations(entry.value, single))
 
 
 @functools.cache
 def partial_cost(name: str, i: int, single: bool) -> int:
     """Operations an element of the cotangent that an elementwise op sends to its input i."""
-    return _operations(ops.TABLE[name].pushed[i], single) if i < ops.TABLE[name].nin else 0
+    entry = _table()[name]
+    return _operations(entry.pushed[i], single) if i < entry.nin else 0
+
+
+def rule_cost(name: str, mask: int, dtype: str) -> int:
+    """Operations an element of the fused loops of an elementwise op's rule, for the inputs whose bits are in mask."""
+    return sum(partial_cost(name, i, dtype != "float64") for i in range(3) if mask >> i & 1)
 
 
 def _operations(node: Expr, single: bool) -> int:
+    from tapeflow.expr import Binary, Call, children
+
     below = sum(_operations(child, single) for child in children(node))
     if isinstance(node, Call):
         return below + element_cost(node.name, single)
@@ -84,7 +102,7 @@ def flops(name: str, ins: Sequence[Sequence[int]], out: Sequence[int], dtype: st
         return 2 * size_of(out) * ins[0][-1]
     if name == "scatter_add":
         return size_of(ins[2])
-    if name in ops.TABLE:
+    if name in _table():
         return size_of(out) * element_cost(name, single)
     if name in _ROWS or name in _RULES:
         count, function = _ROWS.get(name) or _RULES[name]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 ROWS = 60  # bars of a picture at most: the steps that take longest
 _WIDTH, _LEFT, _RIGHT, _ROW, _TOP = 1200, 330, 250, 18, 70  # pixels
+_NEUTRAL = "hsl(0,0%,70%)"  # of what neither moves nor computes
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")  # XML 1.0, section 2.2
 
 
@@ -88,20 +89,22 @@ def svg(profile: Profile) -> str:
 
 def _bar(profile: Profile, step: Step, top: int, scale: float) -> list[str]:
     """Name, bar and numbers of a step; the pointer over it shows all that is known of it."""
-    bandwidth, arithmetic, share = rates(step.seconds, step.nbytes, step.flops, profile.bound(step))
+    bound = profile.bound(step)
+    bandwidth, arithmetic, share = rates(step.seconds, step.nbytes, step.flops, bound)
+    colour, of_bound = (_colour(share), f"{100 * share:.0f} % of bound") if bound else (_NEUTRAL, "")
     x, width = _LEFT + step.start * scale, max(1.0, (step.seconds + step.inside) * scale)
     name = step.name if len(step.name) <= 44 else step.name[:41] + "..."
     known = (
         f"{' '.join(step.ops)}\n{step.result}\n{step.line}\n{step.nbytes} bytes, {step.flops} flops, "
-        f"{bandwidth:.2f} GB/s, {arithmetic:.2f} GFLOP/s\nbound {profile.bound(step) * 1e6:.2f} us"
+        f"{bandwidth:.2f} GB/s, {arithmetic:.2f} GFLOP/s\nbound {bound * 1e6:.2f} us"
     )
     return [
         f"<g><title>{_clean(known)}</title>",
         f'<rect x="0" y="{top}" width="{_WIDTH}" height="{_ROW}" fill="white"/>',
         _text(10, top + 13, name),
-        f'<rect x="{x:.2f}" y="{top + 2}" width="{width:.2f}" height="{_ROW - 4}" fill="{_colour(share)}"/>',
+        f'<rect x="{x:.2f}" y="{top + 2}" width="{width:.2f}" height="{_ROW - 4}" fill="{colour}"/>',
         _text(_WIDTH - _RIGHT + 110, top + 13, f"{step.seconds * 1e6:.2f} us", "text-anchor='end'"),
-        _text(_WIDTH - 20, top + 13, f"{100 * share:.0f} % of bound", "text-anchor='end'"),
+        _text(_WIDTH - 20, top + 13, of_bound, "text-anchor='end'"),
         "</g>",
     ]
 

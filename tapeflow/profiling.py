@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from tapeflow import _roofline
-from tapeflow.errors import PlanError
+from tapeflow import _core, _roofline
+from tapeflow.errors import PlanError, TapeError
 
 _ENDINGS = (".json", ".svg", ".txt")
 _WIDEST = 48  # characters of a step's name in a table
@@ -185,7 +186,7 @@ def _numbers(seconds: float, total: float, nbytes: int, flops: int, bound: float
         f"{bandwidth:.2f}",
         f"{arithmetic:.2f}",
         f"{bound * 1e6:.2f}",
-        f"{100 * share:.0f} %",
+        f"{100 * share:.0f} %" if bound else "",
     )
 
 
@@ -201,3 +202,106 @@ def _aligned(rows: Sequence[tuple[str, ...]], left: tuple[int, ...]) -> list[str
         for row in rows
     )
     return [line.rstrip() for line in lines]
+
+
+# ---- eager code
+
+
+class profile:
+    """Inside `with tp.profile() as p:` each op that this thread runs is a step of p, a `Profile`, complete afterwards.
+
+    An op is timed from when its arguments are ready until its result is. Steps nest: "backward" holds the ops of the
+    rules and, as exp_vjp, the fused loops of elementwise ones; a replay of a plan is one step; a step's seconds are
+    without those inside it. `p.wall` is the time of the block: what the steps leave of it is Python's, and that of
+    making arrays tensors. A step costs about a microsecond, most of it outside of what is timed. Profiles may be open
+    one inside the other; other threads are not looked at.
+
+    Parameters
+    ----------
+    name : str
+        What pictures and traces call it.
+
+    Raises
+    ------
+    TapeError
+        The block is left in another thread.
+
+    >>> x = tp.ones(1000, requires_grad=True)
+    >>> with tp.profile() as p:
+    ...     tp.sum(tp.exp(x)).backward()
+    >>> [step.name for step in p.steps]
+    ['exp', 'sum', 'backward', 'reshape', 'broadcast_to', 'exp_vjp']
+    """
+
+    def __init__(self, name: str = "profile") -> None:
+        self._name = name
+        self._entered: dict[int, list[_Open]] = {}
+
+    def __enter__(self) -> Profile:
+        opened = Profile(name=self._name, threads=_core.get_num_threads())
+        if not _thread.open:
+            _thread.records = []
+            _core.set_steps(_thread.records)
+        entered = _Open(opened, len(_thread.records), _core.clock())
+        _thread.open.append(entered)
+        self._entered.setdefault(threading.get_ident(), []).append(entered)
+        return opened
+
+    def __exit__(self, *exc: object) -> None:
+        stop = _core.clock()
+        mine = self._entered.get(threading.get_ident())
+        if not mine:
+            raise TapeError("[profile] the context was left without being entered in this thread.")
+        entered = mine.pop()
+        _thread.open.remove(entered)
+        records = _thread.records
+        if not _thread.open:
+            _core.set_steps(None)
+            _thread.records = []
+        entered.profile.steps.extend(_steps(records[entered.first :], entered.start))
+        entered.profile.wall = stop - entered.start
+
+
+class _Open(NamedTuple):
+    profile: Profile
+    first: int  # of the thread's records
+    start: float
+
+
+class _Thread(threading.local):
+    """The profiles that are open in this thread, and the records that they share."""
+
+    def __init__(self) -> None:
+        self.open: list[_Open] = []
+        self.records: list[tuple[Any, ...]] = []
+
+
+_thread = _Thread()
+
+
+def _steps(records: list[tuple[Any, ...]], begin: float) -> list[Step]:
+    """The records (core/steps.pxi) as steps in the order in which they began; one that began and ended within another
+    is inside of it."""
+    records = sorted(records, key=lambda r: (r[0], -r[1]))
+    inside = [0.0] * len(records)
+    around: list[int] = []
+    for n, (start, stop, *_) in enumerate(records):
+        while around and records[around[-1]][1] < stop:
+            around.pop()
+        if around:
+            inside[around[-1]] += stop - start
+        around.append(n)
+    return [_step(record, within, begin) for record, within in zip(records, inside, strict=True)]
+
+
+def _step(record: tuple[Any, ...], inside: float, begin: float) -> Step:
+    start, stop, name, suffix, wide, dtype, shape, ins, nbytes, more, (file, line) = record
+    if name == "plan":
+        plan, runs = more
+        name, nbytes, count = f"plan {plan.name}", runs * plan.moved, runs * plan.flops
+    elif more:
+        count = _roofline.size_of(shape) * _roofline.rule_cost(name, more, dtype)
+    else:
+        count = _roofline.flops(name + suffix, ins, shape, wide)
+    seconds = max(0.0, stop - start - inside)
+    return Step((name + suffix,), dtype, shape, seconds, nbytes, count, f"{file}:{line}", start - begin, inside)

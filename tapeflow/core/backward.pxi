@@ -87,6 +87,9 @@ cdef class Walk:
     cdef dict collected          # address of an OP_CUSTOM -> the cotangents of its results
     cdef bint recorded           # it can be differentiated itself
     cdef bint tracing            # trace_nan is on
+    cdef int watching            # T_NAN where it is, T_STEPS where a profile is open
+    cdef double began            # in a profile: when the visit did, and the shape of the cotangent there
+    cdef Value *like
     cdef Entry *at               # when tracing: what is visited, the cotangent there, and what it saved
     cdef Value *arrived
     cdef Value **saved
@@ -268,9 +271,15 @@ cdef class Walk:
     cdef int accumulate(self, Slot *s, Value *v, Entry *node) except -1:
         cdef Tensor total
         ensure_like(s.v, v)
+        cdef double start
+        cdef Value *vals[2]
         if not self.composed and value_is_mine(s.v):
+            start = tpf_clock() if self.watching else 0.0
             try:
                 execute_typed(OP_ADD, s.v.dtype, s.v, s.v, v, NULL, True)
+                if self.watching:
+                    vals[0], vals[1] = s.v, v
+                    step_ends(thread_state(), start, OP_ADD, 2, vals, s.v)
             finally:
                 value_release(v)
                 entry_release(node)
@@ -349,8 +358,8 @@ cdef class Walk:
         if not self.retain:
             e.flags |= E_FREED
         e.visits += 1
-        if self.tracing:
-            self.at, self.arrived, self.saved = e, value_share(s.v), vals
+        if self.watching:
+            self.watch(e, s, vals)
         try:
             if e.opcode >= TPF_N_ELEMENTWISE:
                 structured_vjp(self, e, vals, self.take_slot(s))
@@ -362,16 +371,46 @@ cdef class Walk:
                 self.elementwise_fused(e, vals, s)
         finally:
             e.visits -= 1
-            if self.tracing:
-                self.at = NULL
-                value_release(self.arrived)
-                self.arrived = NULL
+            if self.watching:
+                self.watched(e, vals)
             for i in range(4):
                 value_release(vals[i])
         if e.flags & E_FREED and e.visits == 0:  # the last walk out lets go of the inputs
             self.drop_edges(e)
             entry_drop_hooks(e)  # they cannot run again
         return 0
+
+    cdef void watch(self, Entry *e, Slot *s, Value **vals) noexcept:
+        """What is known where the visit of e begins: for errors of trace_nan, and for a profile."""
+        if self.tracing:
+            self.at, self.arrived, self.saved = e, value_share(s.v), vals
+        if self.watching & T_STEPS and e.opcode < TPF_N_ELEMENTWISE and not self.composed:
+            try:
+                self.like = value_meta(s.v)
+            except MemoryError:
+                self.like = NULL
+            self.began = tpf_clock()
+
+    cdef void watched(self, Entry *e, Value **vals) noexcept:
+        """The visit has ended. Of fused rules it is a step; others are written in ops, which are steps."""
+        if self.tracing:
+            self.at = NULL
+            value_release(self.arrived)
+            self.arrived = NULL
+        if self.like != NULL:
+            self.step_of_rule(e, vals)
+            value_release(self.like)
+            self.like = NULL
+
+    cdef void step_of_rule(self, Entry *e, Value **vals) noexcept:
+        """The partials that loops have computed."""
+        cdef int mask = 0
+        cdef int i
+        for i in range(e.nin):
+            if self.wants(e.src[i]) and tpf_op_vjp_kind[e.opcode][i] == TPF_VJP_LOOP:
+                mask |= 1 << i
+        step_note(thread_state(), self.began, tpf_op_name[e.opcode], b"_vjp", 0, NULL, self.like,
+                  step_bytes(mask, vals, self.like), mask)
 
     cdef void drop_edges(self, Entry *e) noexcept:
         cdef int i
@@ -709,6 +748,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
     cdef Walk walk = Walk.__new__(Walk)
     cdef ThreadState *ts = thread_state()
     cdef int flags = ts.flags
+    cdef double start = step_begins(ts)
     cdef Tensor t
     cdef Node node
     cdef list starts = []
@@ -725,6 +765,7 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
     cdef bint through = False
     walk.recorded = composed
     walk.tracing = flags & T_NAN
+    walk.watching = flags & (T_NAN | T_STEPS)
     # a recording takes notes of the walk as of any ops
     walk.composed = composed or program is not None or walk.tracing
     walk.retain = retain or composed
@@ -751,6 +792,8 @@ def run_backward(list targets, list seeds, sources, bint composed, bint retain, 
         walk.commit()
     finally:
         walk_ends(ts, flags, composed, program, line, through)
+        if flags & T_STEPS:
+            step_note(ts, start, b"backward", b"", 0, NULL, NULL, 0, 0)
     if sources is None:
         return None
     found = [None if node is None else walk.sources.get(<uintptr_t>(<Node>node).e) for node in sources]

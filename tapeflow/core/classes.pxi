@@ -48,24 +48,25 @@ cdef int execute_one_hot(Value *indices, int64_t classes, Value *y) except -1:
     return 0
 
 
-cdef Tensor of_classes(int op, Tensor t, Value *y, int64_t classes):
+cdef Tensor of_classes(int op, Tensor t, Value *y, int64_t classes, double start):
     """The tensor of y, which is taken over, computed from class numbers: recorded where a tape is open."""
     cdef int64_t params[2]
     params[0], params[1] = 1, classes
-    return recorded1(op, t, y, params)
+    return recorded1(op, t, y, params, start)
 
 
 def class_positions(Tensor labels not None, int64_t classes, str op):
     """row * classes + label for each row: where a flat (rows, classes) holds the class of the row."""
     cdef bytes name = op.encode()
     cdef Tensor t = class_numbers(labels, name)
+    cdef double start = step_begins(thread_state())
     cdef Value *y = value_like(t.v, TPF_INT64)
     try:
         execute_class_positions(t.v, classes, name, y)
     except:
         value_release(y)
         raise
-    return of_classes(OP_CLASS_POSITIONS, t, y, classes)
+    return of_classes(OP_CLASS_POSITIONS, t, y, classes, start)
 
 
 def one_hot_rows(Tensor indices not None, int64_t classes, dtype):
@@ -73,6 +74,7 @@ def one_hot_rows(Tensor indices not None, int64_t classes, dtype):
     cdef Tensor t = class_numbers(indices, b"one_hot")
     cdef int code = dtype_code(dtype, "one_hot")
     cdef int64_t shape[65]
+    cdef double start = step_begins(thread_state())
     cdef Value *y
     if t.v.ndim >= 64:
         raise errors.ShapeError("[one_hot] the result would have more than 64 dimensions.")
@@ -85,4 +87,4 @@ def one_hot_rows(Tensor indices not None, int64_t classes, dtype):
     except:
         value_release(y)
         raise
-    return of_classes(OP_ONE_HOT, t, y, classes)
+    return of_classes(OP_ONE_HOT, t, y, classes, start)

@@ -384,13 +384,17 @@ def weak_input(Program program not None, number):
 cdef Tensor computed(int op, int nin, Value **v, Entry **nodes, int dtype):
     """op over operands that may need broadcasting or casting, recorded when one of them is."""
     cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
+    cdef Tensor t
     cdef int i
     for i in range(nin):  # shares of our own: while a large loop runs, another thread may write to the tensors
         v[i].owners += 1
         if nodes[i] != NULL:
             nodes[i].refs += 1
     try:
-        return recorded(ts, op, nin, nodes, v, elementwise_value(op, nin, v, dtype))
+        t = recorded(ts, op, nin, nodes, v, elementwise_value(op, nin, v, dtype))
+        step_ends(ts, start, op, nin, v, t.v)
+        return t
     finally:
         for i in range(nin):
             value_release(v[i])
@@ -434,9 +438,12 @@ cdef Value *elementwise_value(int op, int nin, Value **v, int dtype) except NULL
     return y
 
 
+cdef int64_t plain_below = RELEASE_GIL  # 0 while a profile is open in some thread: then all go the general way
+
+
 cdef inline bint plain(int op, Value *v) noexcept:
     """Can op's loop run over v as it is?"""
-    return (v.contiguous and v.size < RELEASE_GIL and kernels.loop[op][v.dtype] != NULL
+    return (v.contiguous and v.size < plain_below and kernels.loop[op][v.dtype] != NULL
             and (v.dtype >= TPF_FLOAT32 or tpf_op_kind[op] != TPF_KIND_FLOAT))
 
 

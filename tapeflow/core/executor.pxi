@@ -837,7 +837,10 @@ cdef class Runner:
         if is_followed(inputs):
             self.check_flags()
             return self._followed(inputs)
-        if not thread_state().flags & T_NAN:
+        cdef int flags = thread_state().flags
+        if flags & T_STEPS:
+            return replayed(self, inputs, targets)
+        if not flags & T_NAN:
             return self.run_once(inputs, targets, False)
         try:
             return self.run_once(inputs, targets, True)
@@ -879,11 +882,15 @@ cdef class Runner:
 
     def _over(self, inputs, each, n):
         """The outputs of n runs; see Executable.run_over."""
+        cdef ThreadState *ts = thread_state()
+        cdef double start = step_begins(ts)
         cdef Executable executable = self.taken()
         try:
-            return executable.run_over(inputs, each, n)
+            outputs = executable.run_over(inputs, each, n)
         finally:
             self.idle.append(executable)
+        step_of_plan(ts, start, self, outputs, n)
+        return outputs
 
     def _replay(self, inputs):
         """The outputs of a run, a list."""

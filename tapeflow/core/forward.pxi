@@ -242,6 +242,9 @@ cdef class Pushforward(Walk):
         cdef Value *t = NULL
         cdef Value *passed = NULL    # a tangent that goes on as it is
         cdef Value *y = NULL         # or the sum so far, which is ours
+        cdef ThreadState *ts = thread_state()
+        cdef double start = step_begins(ts)
+        cdef int mask = 0
         cdef bint first
         try:
             for i in range(e.nin):
@@ -249,6 +252,8 @@ cdef class Pushforward(Walk):
                 t = NULL if kind == TPF_VJP_NONE else self.value_of_tangent(w, stage, i)
                 if t == NULL:
                     continue
+                if kind == TPF_VJP_LOOP:
+                    mask |= 1 << i
                 if kind == TPF_VJP_PASS and y == NULL and passed == NULL:
                     passed, t = t, NULL
                     continue
@@ -277,6 +282,8 @@ cdef class Pushforward(Walk):
                 y = value_broadcast(passed, stage.like.ndim, stage.like.shape)
             if y == NULL:
                 return 0
+            if ts.flags & T_STEPS:
+                step_note(ts, start, tpf_op_name[op], b"_jvp", 0, NULL, y, step_bytes(mask, vals, y), mask)
             value_share(y)  # for push, which takes it over
             w.push(e, y, NULL, NULL)
             return 0

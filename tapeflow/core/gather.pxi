@@ -90,6 +90,7 @@ cdef Tensor op_places(tpf_places *p, list indices, int ndim, const int *axes, co
     cdef ThreadState *ts = thread_state()
     cdef int64_t *params = NULL
     cdef Entry *e = NULL
+    cdef double start = step_begins(ts)
     cdef Value *y = value_new(p.ndim, p.shape, TPF_INT64)
     try:
         if ts.flags & T_TAPE:
@@ -101,6 +102,7 @@ cdef Tensor op_places(tpf_places *p, list indices, int ndim, const int *axes, co
             e = record_many(ts, OP_PLACES, indices, y, 0)
             free(e.params)
             e.params = params
+        step_of_parts(ts, start, OP_PLACES, indices, y)
     except:
         value_release(y)
         free(params)
@@ -143,6 +145,7 @@ cdef Tensor gather(Tensor x, int lo, int hi, tpf_places *p, list indices, int nd
     cdef int64_t merged = 1
     cdef int d
     cdef int n = lo
+    cdef double start = step_begins(ts)
     cdef Value *y
     cdef Tensor idx
     if x.v.ndim - (hi - lo) + p.ndim > TPF_MAX_NDIM:
@@ -165,6 +168,7 @@ cdef Tensor gather(Tensor x, int lo, int hi, tpf_places *p, list indices, int nd
             if tpf_gather(y.data, x.v.data, p, y.size // inner, inner * tpf_itemsize(y.dtype)):
                 value_release(y)
                 raise_index(p, indices, axes, op)
+        step_ends(ts, start, OP_TAKE, 1, &x.v, y)
         return wrap(y, NULL)
     idx = op_places(p, indices, ndim, axes, op)
     return op_take(merge_axes(x, lo, hi), idx, lo)
@@ -242,6 +246,7 @@ cdef Tensor op_take(Tensor x, Tensor idx, int axis):
     cdef int d
     cdef Value *y
     cdef Entry *e = NULL
+    cdef double start = step_begins(ts)
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     if ndim > TPF_MAX_NDIM:
@@ -255,8 +260,9 @@ cdef Tensor op_take(Tensor x, Tensor idx, int axis):
     except:
         value_release(y)
         raise
+    vals[0], vals[1] = x.v, idx.v
+    step_ends(ts, start, OP_TAKE, 2, vals, y)
     if wants_record(ts, x.node, y.dtype):
-        vals[0], vals[1] = x.v, idx.v
         nodes[0], nodes[1] = x.node, idx.node
         try:
             e = record(ts, OP_TAKE, 2, nodes, vals, y, SAVE_B)
@@ -288,14 +294,16 @@ cdef Tensor op_scatter_add(Tensor x, Tensor idx, Tensor updates, int axis):
     cdef Value *vals[3]
     cdef Entry *nodes[3]
     cdef Entry *e = NULL
+    cdef double start = step_begins(ts)
     if kernels.scatter_add[x.v.dtype] == NULL:
         raise errors.DTypeError(f"[scatter_add] is not defined for dtype {dtype_name(x.v.dtype)}. "
                                 "Cast with .astype first.")
     y = value_copy(x.v)
     try:
         scatter_into(y, idx.v, updates.v, axis)
+        vals[0], vals[1], vals[2] = x.v, idx.v, updates.v
+        step_ends(ts, start, OP_SCATTER_ADD, 3, vals, y)
         if wants_record(ts, x.node, y.dtype) or wants_record(ts, updates.node, y.dtype):
-            vals[0], vals[1], vals[2] = x.v, idx.v, updates.v
             nodes[0], nodes[1], nodes[2] = x.node, idx.node, updates.node
             e = record(ts, OP_SCATTER_ADD, 3, nodes, vals, y, SAVE_B)
             e.params = params_new(1)
@@ -335,19 +343,21 @@ cdef Tensor op_put(Tensor x, Tensor idx, Tensor v, int axis, bint unique, bint i
     """x with v (of take's shape, x's dtype) at idx (checked) along axis; where an index repeats, the last one wins.
     unique: none repeats. in_place: x's memory may be written."""
     cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     # a recording names values by identity: none of them is written; trace_nan compares with what was
     cdef Value *y = value_share(x.v) if in_place and not ts.flags & (T_TAPE | T_NAN) else value_copy(x.v)
     cdef Value *vals[3]
     cdef Entry *nodes[3]
     cdef Entry *e = NULL
     try:
+        vals[0], vals[1], vals[2] = x.v, idx.v, v.v
         if wants_record(ts, x.node, y.dtype) or wants_record(ts, v.node, y.dtype):
-            vals[0], vals[1], vals[2] = x.v, idx.v, v.v
             nodes[0], nodes[1], nodes[2] = x.node, idx.node, v.node
             e = record(ts, OP_PUT, 3, nodes, vals, y, SAVE_B)
             e.params = params_new(2)
             e.params[1], e.params[2] = axis, unique
         put_into(y, idx.v, v.v, axis)
+        step_ends(ts, start, OP_PUT, 3, vals, y)
     except:
         value_release(y)
         entry_release(e)
@@ -409,6 +419,7 @@ cdef Tensor op_nonzero(Tensor x, bint flat):
     """The positions, or the coordinates, of the elements that are not 0."""
     cdef int64_t params[2]
     cdef int64_t shape[2]
+    cdef double start = step_begins(thread_state())
     cdef Value *y = NULL
     cdef Value *mask = mask_of(x.v)
     params[0], params[1] = 1, flat
@@ -422,16 +433,19 @@ cdef Tensor op_nonzero(Tensor x, bint flat):
         raise
     finally:
         value_release(mask)
-    return recorded1(OP_NONZERO, x, y, params)
+    return recorded1(OP_NONZERO, x, y, params, start)
 
 
 cdef Tensor compressed(Tensor x, Tensor mask):
     """The elements of x where mask, of its shape, is true."""
+    cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     cdef int64_t count
+    cdef Value *vals[2]
     cdef Value *m
     cdef Value *src
     cdef Value *y
-    if wants_record(thread_state(), x.node, x.v.dtype):
+    if wants_record(ts, x.node, x.v.dtype):
         return op_take(op_reshape_flat(x), op_nonzero(mask, True), 0)
     m = value_contiguous(mask.v)
     src = NULL
@@ -440,6 +454,8 @@ cdef Tensor compressed(Tensor x, Tensor mask):
         count = tpf_count_true(<uint8_t *>m.data, m.size)
         y = value_new(1, &count, x.v.dtype)
         tpf_compress(y.data, src.data, <uint8_t *>m.data, m.size, count, tpf_itemsize(y.dtype))
+        vals[0], vals[1] = src, m
+        step_ends(ts, start, OP_TAKE, 2, vals, y)
     finally:
         value_release(m)
         value_release(src)

@@ -182,6 +182,14 @@ cdef inline bint writable_now(Tensor t) noexcept:
     return t.node == NULL and value_is_mine(t.v) and not thread_state().flags & T_TAPE
 
 
+cdef int64_t window_size(Window *w) noexcept:
+    cdef int64_t n = 1
+    cdef int d
+    for d in range(w.ndim):
+        n *= w.shape[d]
+    return n
+
+
 cdef int fill_window(Value *y, const int64_t *params, const void *number) except -1:
     """y[window] = number, which has y's dtype; y is ours to write."""
     cdef int64_t still[64]
@@ -222,25 +230,28 @@ cdef int set_item(Tensor t, object index, object value) except -1:
     cdef Tensor v, r
     cdef int64_t number = 0
     cdef bint plain = is_number(value)
+    cdef double start = step_begins(thread_state())
     if plain and writable_now(t):
         if PyLong_CheckExact(index) and t.v.ndim == 1:
             number = index_int(index, 0, t.v.shape[0])
             ensure_writable(t.v)
             return write_number(t.v.data + number * tpf_itemsize(t.v.dtype), t.v.dtype, value, b"setitem")
         if isinstance(index, Tensor) and fill_at(t, index, value):
-            return 0
+            return step_writes(start, t, (<Tensor>index).v.size)
     index = exact_index(index)
     cdef bint advanced = has_array_index(index)
     if not advanced:
         read_index(t, index, &w)
         if plain and writable_now(t):
             write_number(&number, t.v.dtype, value, b"setitem")
-            return fill_window(t.v, w.params, &number)
+            fill_window(t.v, w.params, &number)
+            return step_writes(start, t, window_size(&w))
         if isinstance(value, Tensor):
             v = value
             if (v.node == NULL and v.v.dtype == t.v.dtype and v.v.buf != t.v.buf and v.v.ndim == w.ndim
                     and memcmp(v.v.shape, w.shape, w.ndim * sizeof(int64_t)) == 0 and writable_now(t)):
-                return copy_into_window(t.v, w.params, v.v)
+                copy_into_window(t.v, w.params, v.v)
+                return step_writes(start, t, v.v.size)
     if plain:
         v = number_tensor(value, t.v.dtype, b"setitem")
     else:
@@ -452,12 +463,17 @@ cdef Tensor move_picked(Tensor y, int lo, int ndim, bint back):
 cdef Tensor rows_at(Tensor t, Tensor idx):
     """t at integers along its first axis."""
     cdef tpf_places q
+    cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     cdef Value *y
+    cdef Value *vals[2]
     cdef int axis = 0
     if (t.v.ndim == 1 and t.v.size and t.v.contiguous and idx.v.dtype == TPF_INT64 and idx.v.contiguous
             and idx.v.size < RELEASE_GIL and not wants_record(thread_state(), t.node, t.v.dtype)):
         y = value_like(idx.v, t.v.dtype)
         if tpf_take_at(y.data, t.v.data, t.v.size, <int64_t *>idx.v.data, y.size, tpf_itemsize(y.dtype)):
+            vals[0], vals[1] = t.v, idx.v
+            step_ends(ts, start, OP_TAKE, 2, vals, y)
             return wrap(y, NULL)
         value_release(y)
     places_start(&q, idx.v.ndim, idx.v.shape)

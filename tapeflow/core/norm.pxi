@@ -69,6 +69,7 @@ cdef Tensor op_norm(Tensor x, Tensor weight, Tensor bias, int axes, double eps, 
     cdef Entry *e = NULL
     cdef Bits as_bits
     cdef bint wanted = False
+    cdef double start = step_begins(ts)
     vals[0] = vals[1] = vals[2] = NULL
     try:
         for d in range(nin):  # contiguous: the rule reads them as they are
@@ -78,6 +79,7 @@ cdef Tensor op_norm(Tensor x, Tensor weight, Tensor bias, int axes, double eps, 
         y = value_like(vals[0], x.v.dtype)
         stats = norm_stats(y, axes)
         execute_norm(vals[0], vals[1], vals[2], eps, centred, y, stats)
+        step_ends(ts, start, OP_LAYER_NORM, nin, vals, y)
         if wanted:
             for d in range(nin):  # packed or not, they are the values that a recording has numbered
                 note_packed(vals[d], (<Tensor>given[d]).v)
@@ -129,6 +131,8 @@ cdef tuple norm_grad(Entry *e, Value **vals, Tensor g):
     cdef int64_t n = x.size // rows if rows else 0
     cdef bint centred = e.params[3] != 0
     cdef int k = x.dtype - TPF_FLOAT32
+    cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     try:
         y = value_like(x, x.dtype)
         product = value_like(x, x.dtype)
@@ -137,6 +141,9 @@ cdef tuple norm_grad(Entry *e, Value **vals, Tensor g):
                 kernels.layer_norm_vjp[k](y.data, product.data, gc.data, x.data, vals[3].data, weight, rows, n, centred)
         elif x.size:
             kernels.layer_norm_vjp[k](y.data, product.data, gc.data, x.data, vals[3].data, weight, rows, n, centred)
+        if ts.flags & T_STEPS:
+            step_note(ts, start, tpf_op_name[OP_LAYER_NORM], b"_vjp", 2, vals, y,
+                      4 * bytes_there(x) + bytes_there(vals[1]), 0)
         return wrap(value_share(y), NULL), wrap(value_share(product), NULL)
     finally:
         value_release(gc)

@@ -90,6 +90,7 @@ cdef int execute_argsort(Value *x, int axis, bint descending, Value *y) except -
 cdef Tensor op_argsort(Tensor x, int axis, bint descending, int64_t first):
     cdef int64_t params[4]
     cdef int64_t shape[64]
+    cdef double start = step_begins(thread_state())
     cdef Value *y
     memcpy(shape, x.v.shape, x.v.ndim * sizeof(int64_t))
     shape[axis] = first
@@ -100,7 +101,7 @@ cdef Tensor op_argsort(Tensor x, int axis, bint descending, int64_t first):
     except:
         value_release(y)
         raise
-    return recorded1(OP_ARGSORT, x, y, params)
+    return recorded1(OP_ARGSORT, x, y, params, start)
 
 
 cdef Value *sorted_value(Value *x, int axis, bint descending) except NULL:
@@ -134,6 +135,8 @@ cdef Value *sorted_value(Value *x, int axis, bint descending) except NULL:
 cdef Tensor in_order(Tensor x, int axis, bint descending):
     cdef bint zeros = False
     cdef Value *raw
+    cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     if not recorded_now(x):
         if not order_here(x.v, x.v.shape[axis]) and is_float(x.v.dtype):
             # -0.0 equals 0.0: a vectorised sort may exchange them, or make one of the other
@@ -141,7 +144,10 @@ cdef Tensor in_order(Tensor x, int axis, bint descending):
             zeros = tpf_has_negative_zero(raw.data, raw.dtype, raw.size)
             value_release(raw)
         if not zeros:
-            return wrap(sorted_value(x.v, axis, descending), NULL)
+            raw = sorted_value(x.v, axis, descending)
+            if ts.flags & T_STEPS:
+                step_note(ts, start, b"sort", b"", 1, &x.v, raw, 2 * bytes_there(raw), 0)
+            return wrap(raw, NULL)
     return along(x, op_argsort(x, axis, descending, x.v.shape[axis]), axis)
 
 
@@ -304,14 +310,16 @@ cdef int execute_searchsorted(Value *t, Value *v, bint right, Value *y) except -
 
 cdef Tensor op_searchsorted(Tensor t, Tensor v, bint right):
     cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     cdef Value *y = value_new(v.v.ndim, v.v.shape, TPF_INT64)
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
     try:
         execute_searchsorted(t.v, v.v, right, y)
+        vals[0], vals[1] = t.v, v.v
+        step_ends(ts, start, OP_SEARCHSORTED, 2, vals, y)
         if ts.flags & T_TAPE:
-            vals[0], vals[1] = t.v, v.v
             nodes[0], nodes[1] = t.node, v.node
             e = record(ts, OP_SEARCHSORTED, 2, nodes, vals, y, 0)
             e.params = params_new(1)

@@ -308,12 +308,14 @@ cdef Tensor op_matmul(Tensor a, Tensor b):
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
+    cdef double start = step_begins(ts)
     a, b = hold(a), hold(b)
     y = matmul_value(a.v, b.v, a.v.dtype if a.v.dtype > b.v.dtype else b.v.dtype)
     try:
         execute_matmul(a.v, b.v, y)
+        vals[0], vals[1] = a.v, b.v
+        step_ends(ts, start, OP_MATMUL, 2, vals, y)
         if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
-            vals[0], vals[1] = a.v, b.v
             nodes[0], nodes[1] = a.node, b.node
             e = record(ts, OP_MATMUL, 2, nodes, vals, y, product_saves(a, b))
     except:
@@ -372,13 +374,15 @@ cdef Tensor op_vecdot(Tensor a, Tensor b, uint64_t mask):
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
+    cdef double start = step_begins(ts)
     a, b = steady(a), steady(b)
     reduced_shape(a.v, mask, False, &ndim, shape, &n)
     y = value_new(ndim, shape, a.v.dtype)
     try:
         execute_vecdot(mask, a.v, b.v, y)
+        vals[0], vals[1] = a.v, b.v
+        step_ends(ts, start, OP_VECDOT, 2, vals, y)
         if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
-            vals[0], vals[1] = a.v, b.v
             nodes[0], nodes[1] = a.node, b.node
             e = record(ts, OP_VECDOT, 2, nodes, vals, y, product_saves(a, b))
             e.params = params_new(1)

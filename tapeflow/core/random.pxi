@@ -43,6 +43,8 @@ def random_fill(GeneratorState generator not None, str kind, shape, dtype, uint6
     cdef int ndim = read_shape(shape, sizes, b"random")
     cdef int code = dtype_code(dtype, "random")
     cdef uint64_t seed, draw
+    cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     cdef Value *v = NULL
     cdef Tensor t
     known = draws.taken(generator, None)
@@ -55,6 +57,7 @@ def random_fill(GeneratorState generator not None, str kind, shape, dtype, uint6
         check_sizes(ndim, sizes, b"random")
         v = value_new(ndim, sizes, code)
         fill_random(what, v, seed, draw, count, lowest)
+        step_ends(ts, start, OP_RANDOM, 0, NULL, v)
         t = drawn(v, what, generator, seed, draw, count, lowest, known is not None)
     except:
         value_release(v)

@@ -94,6 +94,7 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
     cdef int dtype = x.v.dtype
     cdef Value *y
     cdef Entry *e = NULL
+    cdef double start
     x = steady(x)
     if all_axes:
         mask = axes_mask(None, x.v.ndim, b"reduce")
@@ -108,6 +109,7 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
         dtype = TPF_INT64
     elif op == OP_ARGMAX or op == OP_ARGMIN or op == OP_COUNT_NONZERO:
         dtype = TPF_INT64
+    start = step_begins(ts)
     y = value_new(ndim, shape, dtype)
     try:
         execute_reduce(op, mask, x.v, y)
@@ -125,6 +127,7 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
             raise
         e.params[1] = <int64_t>mask
         e.params[2] = n if x.v.size else 0
+    step_ends(ts, start, op, 1, &x.v, y)
     return wrap(y, e)
 
 
@@ -200,6 +203,7 @@ cdef Tensor op_rows(int op, Tensor x):
     """softmax, log_softmax or logsumexp (which drops the axis) along the last axis."""
     x = steady(x)
     cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     cdef Value *y = value_new(x.v.ndim - 1 if op == OP_LOGSUMEXP else x.v.ndim, x.v.shape, x.v.dtype)
     cdef Entry *e = NULL
     try:
@@ -213,6 +217,7 @@ cdef Tensor op_rows(int op, Tensor x):
         except:
             value_release(y)
             raise
+    step_ends(ts, start, op, 1, &x.v, y)
     return wrap(y, e)
 
 
@@ -320,6 +325,7 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
     x = steady(x)
     cdef ThreadState *ts = thread_state()
     cdef Tensor ids = op_astype(labels, TPF_INT64)
+    cdef double start = step_begins(ts)
     cdef Value *src = value_contiguous(x.v)
     cdef Value *id = NULL
     cdef Value *stats = NULL
@@ -332,8 +338,9 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
         stats = cross_entropy_stats(src, id)
         y = value_scalar(x.v.dtype)
         execute_cross_entropy(src, id, y, stats)
+        vals[0], vals[1] = x.v, ids.v
+        step_ends(ts, start, OP_CROSS_ENTROPY, 2, vals, y)
         if wants_record(ts, x.node, y.dtype):
-            vals[0], vals[1] = x.v, ids.v
             nodes[0], nodes[1] = x.node, ids.node
             e = record(ts, OP_CROSS_ENTROPY, 2, nodes, vals, y, 0)
             note_packed(src, x.v)
@@ -354,15 +361,17 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
 
 cdef Tensor cross_entropy_grad(Tensor g, Value *x, Value *ids, Value *stats):
     """The cotangent of x in one kernel; cross_entropy_rule (rules.pxi) has the same operations one by one."""
-    cdef Value *y = value_like(x, x.dtype)
     cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
+    cdef Value *y = value_like(x, x.dtype)
     cdef Value *vals[3]
     cdef Entry *nodes[3]
     cdef Entry *e = NULL
     try:
         execute_cross_entropy_vjp(g.v, x, ids, y, stats)
+        vals[0], vals[1], vals[2] = g.v, x, ids
+        step_ends(ts, start, OP_CROSS_ENTROPY_VJP, 3, vals, y)
         if ts.flags & T_TAPE:
-            vals[0], vals[1], vals[2] = g.v, x, ids
             nodes[0] = nodes[1] = nodes[2] = NULL
             e = record(ts, OP_CROSS_ENTROPY_VJP, 3, nodes, vals, y, 0)
     except:

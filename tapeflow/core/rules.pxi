@@ -177,6 +177,8 @@ cdef Tensor rows_grad(int op, Value *y, Tensor g):
     cdef int64_t n = y.shape[y.ndim - 1]
     cdef int64_t rows = y.size // n if n else 0
     cdef tpf_rows_vjp f = kernels.softmax_vjp[k] if op == OP_SOFTMAX else kernels.log_softmax_vjp[k]
+    cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     cdef Value *gc = value_contiguous(g.v)
     cdef Value *gx = NULL
     try:
@@ -186,6 +188,8 @@ cdef Tensor rows_grad(int op, Value *y, Tensor g):
                 f(gx.data, gc.data, y.data, rows, n)
         elif y.size:
             f(gx.data, gc.data, y.data, rows, n)
+        if ts.flags & T_STEPS:
+            step_note(ts, start, tpf_op_name[op], b"_vjp", 1, &gc, gx, 3 * bytes_there(gx), 0)
         return wrap(value_share(gx), NULL)
     finally:
         value_release(gc)

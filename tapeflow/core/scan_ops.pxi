@@ -38,6 +38,7 @@ cdef int execute_argmax_scan(int axis, Value *x, Value *places) except -1:
 cdef Tensor argmax_scan(Tensor x, int axis):
     """Where in C order each element's maximum so far stands."""
     cdef int64_t params[2]
+    cdef double start = step_begins(thread_state())
     cdef Value *y = value_like(x.v, TPF_INT64)
     params[0], params[1] = 1, axis
     try:
@@ -45,7 +46,7 @@ cdef Tensor argmax_scan(Tensor x, int axis):
     except:
         value_release(y)
         raise
-    return recorded1(OP_CUMULATIVE_ARGMAX, x, y, params)
+    return recorded1(OP_CUMULATIVE_ARGMAX, x, y, params, start)
 
 
 cdef Tensor op_scan(int op, Tensor x, Tensor a, int axis, bint reverse):
@@ -53,6 +54,7 @@ cdef Tensor op_scan(int op, Tensor x, Tensor a, int axis, bint reverse):
     x = steady(x)
     a = None if a is None else steady(a)
     cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     cdef Value *places = NULL
     cdef Value *y = NULL
     cdef Value *vals[2]
@@ -67,10 +69,11 @@ cdef Tensor op_scan(int op, Tensor x, Tensor a, int axis, bint reverse):
         if op == OP_CUMULATIVE_MAX and wanted:
             places = value_new(x.v.ndim, x.v.shape, TPF_INT64)
         execute_scan(op, axis, reverse, x.v, NULL if a is None else a.v, y, places)
+        vals[0], nodes[0] = x.v, x.node
+        if a is not None:
+            vals[1], nodes[1] = a.v, a.node
+        step_ends(ts, start, op, 1 if a is None else 2, vals, y)
         if wanted:
-            vals[0], nodes[0] = x.v, x.node
-            if a is not None:
-                vals[1], nodes[1] = a.v, a.node
             e = record(ts, op, 1 if a is None else 2, nodes, vals, y, saves)
             if places != NULL and e.flags & E_GRAD:
                 e.val[1] = value_share(places)

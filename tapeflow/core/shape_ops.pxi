@@ -65,8 +65,9 @@ cdef int check_sizes(int ndim, const int64_t *shape, const char *op) except -1:
     return 0
 
 
-cdef Tensor recorded1(int op, Tensor x, Value *y, const int64_t *params):
-    """The tensor of y = op(x); y is taken over, params are copied. Of x at most the shape is kept, where it differs."""
+cdef Tensor recorded1(int op, Tensor x, Value *y, const int64_t *params, double start=0.0):
+    """The tensor of y = op(x); y is taken over, params are copied. Of x at most the shape is kept, where it differs.
+    start: when it was begun, of what takes a while."""
     cdef ThreadState *ts = thread_state()
     cdef Entry *e = NULL
     if wants_record(ts, x.node, y.dtype):
@@ -78,6 +79,7 @@ cdef Tensor recorded1(int op, Tensor x, Value *y, const int64_t *params):
             value_release(y)
             entry_release(e)
             raise
+    step_ends(ts, start, op, 1, &x.v, y)
     return wrap(y, e)
 
 
@@ -88,7 +90,8 @@ cdef Tensor op_identity(Tensor x):
 cdef Tensor op_astype(Tensor x, int dtype):
     if x.v.dtype == dtype:
         return x
-    return recorded1(OP_ASTYPE, x, value_cast(x.v, dtype), NULL)
+    cdef double start = step_begins(thread_state())
+    return recorded1(OP_ASTYPE, x, value_cast(x.v, dtype), NULL, start)
 
 
 # ---- reshape, permute, broadcast
@@ -113,6 +116,7 @@ cdef Value *value_reshape(Value *x, int ndim, const int64_t *shape) except NULL:
 cdef Tensor op_reshape(Tensor x, int ndim, const int64_t *shape):
     cdef int64_t wanted[64]
     cdef int64_t known = 1
+    cdef double start = step_begins(thread_state())
     cdef int hole = -1
     cdef int d
     for d in range(ndim):
@@ -135,14 +139,15 @@ cdef Tensor op_reshape(Tensor x, int ndim, const int64_t *shape):
     if hole >= 0 and checked_size(ndim, shape, 1) == 0:
         raise errors.ShapeError("[reshape] the size for -1 is not determined in "
                                 f"{tuple([shape[d] for d in range(ndim)])}: another size is 0. Name the size.")
-    return recorded1(OP_RESHAPE, x, value_reshape(x.v, ndim, wanted), NULL)
+    return recorded1(OP_RESHAPE, x, value_reshape(x.v, ndim, wanted), NULL, start)
 
 
 cdef Tensor reshape_like(Tensor x, Value *like):
     """x under like's shape (same size)."""
     if same_shape(x.v, like):
         return x
-    return recorded1(OP_RESHAPE, x, value_reshape(x.v, like.ndim, like.shape), NULL)
+    cdef double start = step_begins(thread_state())
+    return recorded1(OP_RESHAPE, x, value_reshape(x.v, like.ndim, like.shape), NULL, start)
 
 
 cdef Tensor op_permute(Tensor x, const int *axes):
@@ -237,13 +242,14 @@ cdef Tensor op_window(Tensor x, const int64_t *params, int ndim, const int64_t *
 
 cdef Tensor window_like(Tensor x, const int64_t *params, Value *like):
     """x at a basic index, in like's shape (which differs from the window's by axes of size 1)."""
+    cdef double start = step_begins(thread_state())
     cdef Value *w = window_view(x.v, params)
     cdef Value *v
     try:
         v = value_reshape(w, like.ndim, like.shape)
     finally:
         value_release(w)
-    return recorded1(OP_GETITEM, x, v, params)
+    return recorded1(OP_GETITEM, x, v, params, start)
 
 
 cdef int copy_into_window(Value *y, const int64_t *params, Value *src) except -1:
@@ -275,6 +281,7 @@ cdef Tensor op_unslice(Tensor g, const int64_t *params):
     cdef int64_t shape[64]
     cdef int ndim = <int>(params[0] // 4)
     cdef int d
+    cdef double start = step_begins(thread_state())
     cdef Value *y
     for d in range(ndim):
         shape[d] = params[4 * d + 4]
@@ -284,24 +291,26 @@ cdef Tensor op_unslice(Tensor g, const int64_t *params):
     except:
         value_release(y)
         raise
-    return recorded1(OP_UNSLICE, g, y, params)
+    return recorded1(OP_UNSLICE, g, y, params, start)
 
 
 cdef Tensor op_assign(Tensor x, const int64_t *params, Tensor v, bint in_place):
     """x with v, of the window's shape and x's dtype, in the window. in_place: x's memory may be written."""
     cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     # a recording names values by identity: none of them is written; trace_nan compares with what was
     cdef Value *y = value_share(x.v) if in_place and not ts.flags & (T_TAPE | T_NAN) else value_copy(x.v)
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
     try:
+        vals[0], vals[1] = x.v, v.v
         if wants_record(ts, x.node, y.dtype) or wants_record(ts, v.node, y.dtype):
-            vals[0], vals[1] = x.v, v.v
             nodes[0], nodes[1] = x.node, v.node
             e = record(ts, OP_ASSIGN, 2, nodes, vals, y, 0)
             e.params = params_copy(params)
         copy_into_window(y, params, v.v)
+        step_ends(ts, start, OP_ASSIGN, 2, vals, y)
     except:
         value_release(y)
         entry_release(e)
@@ -332,6 +341,7 @@ cdef int execute_concat(int axis, int nin, Value **ins, Value *y) except -1:
 cdef Tensor op_concat(list parts, int axis):
     """The tensors (same dtype, same shape but for axis) one after the other."""
     cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     cdef Tensor t = parts[0]
     cdef Value *first = t.v
     cdef Value *y
@@ -360,6 +370,7 @@ cdef Tensor op_concat(list parts, int axis):
             n += 1
         execute_concat(axis, n, ins, y)
         e = record_many(ts, OP_CONCAT, parts, y, axis) if grad else NULL
+        step_of_parts(ts, start, OP_CONCAT, parts, y)
     except:
         value_release(y)
         raise

@@ -30,6 +30,7 @@ cdef Tensor op_truth(int op, Tensor x, uint64_t mask, bint keepdims):
     cdef int64_t params[3]
     cdef int64_t shape[64]
     cdef int ndim
+    cdef double start = step_begins(thread_state())
     cdef Value *y
     params[0], params[1] = 2, <int64_t>mask
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &params[2])
@@ -39,7 +40,7 @@ cdef Tensor op_truth(int op, Tensor x, uint64_t mask, bint keepdims):
     except:
         value_release(y)
         raise
-    return recorded1(op, x, y, params)
+    return recorded1(op, x, y, params, start)
 
 
 cdef void truth_of_rows(char *y, Value *src, int64_t rows, int64_t n, bint every) noexcept:
@@ -82,6 +83,7 @@ cdef Tensor op_var(int op, Tensor x, uint64_t mask, bint keepdims, double correc
     """var or std over the axes in mask."""
     x = steady(as_float(x))
     cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     cdef int64_t shape[64]
     cdef int64_t count
     cdef int ndim
@@ -93,6 +95,7 @@ cdef Tensor op_var(int op, Tensor x, uint64_t mask, bint keepdims, double correc
     y = value_new(ndim, shape, x.v.dtype)
     try:
         execute_var(op, mask, divisor, x.v, y)
+        step_ends(ts, start, op, 1, &x.v, y)
         if wants_record(ts, x.node, y.dtype):
             e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_STD else SAVE_A)
             e.params = params_new(3)

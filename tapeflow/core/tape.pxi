@@ -13,6 +13,7 @@ cdef enum:
     T_GRAD = 1                   # grad mode
     T_TAPE = 2                   # a `with Tape()` is open: everything is recorded
     T_NAN = 4                    # a `with trace_nan()` is open: results are looked at
+    T_STEPS = 8                  # a `with profile()` is open: ops leave when they ran
     # flags of an entry; E_GRAD and T_GRAD are the same bit, so that one `and` asks for both
     E_GRAD = 1                   # something behind it requires grad
     E_FREED = 2                  # a backward without retain_graph went through it
@@ -65,6 +66,7 @@ cdef struct ThreadState:
     PyObject *program            # owned while one is open: the notes of what they record
     int passed                   # of the tapes so many hold no entries now: those of a run that is dropped
     PyObject *places             # owned dict while trace_nan is on: entry number -> (opcode, file, line)
+    PyObject *steps              # owned list while a profile is open: records (core/steps.pxi)
     ThreadState *others          # all threads' records are linked
 
 cdef Chunk *chunk_free = NULL
@@ -95,6 +97,7 @@ cdef class _ThreadRecord:
                 tpf_set_thread(NULL)
             Py_XDECREF(self.ts.program)
             Py_XDECREF(self.ts.places)
+            steps_go_to(self.ts, NULL)
             if self.ts.chunk != NULL:
                 chunk_leave(self.ts.chunk)
             free(self.ts)
@@ -384,8 +387,9 @@ cdef Entry *record(ThreadState *ts, int opcode, int nin, Entry **nodes, Value **
 
 
 cdef void restore_modes(ThreadState *ts, int flags) noexcept:
-    """Grad mode and trace_nan as they were; recording by whether a tape is open, which may have changed meanwhile."""
-    ts.flags = (flags & (T_GRAD | T_NAN)) | (T_TAPE if len(<list>ts.tapes) else 0)
+    """Grad mode and trace_nan as they were; recording by whether a tape is open, which may have changed meanwhile, as
+    may profiles."""
+    ts.flags = (flags & (T_GRAD | T_NAN)) | (ts.flags & T_STEPS) | (T_TAPE if len(<list>ts.tapes) else 0)
 
 
 cdef int tape_note(ThreadState *ts, Entry *e, Value *y) except -1:

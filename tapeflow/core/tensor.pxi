@@ -277,6 +277,9 @@ cdef object in_place(int op, Tensor t, object other):
     cdef Tensor r
     cdef Tensor u = None
     cdef PyObject *args[2]
+    cdef Value *vals[2]
+    cdef ThreadState *ts = thread_state()
+    cdef double start = step_begins(ts)
     if not is_number(other):
         u = as_tensor(other)
         other = u
@@ -284,10 +287,12 @@ cdef object in_place(int op, Tensor t, object other):
     check_write(t, name)
     # the frequent case of an update: nothing recorded, our own memory, same dtype and shape
     if (u is not None and t.v.dtype == u.v.dtype and same_shape(t.v, u.v) and value_is_mine(t.v) and u.node == NULL
-            and (t.node == NULL or t.node.flags & E_LEAF) and not thread_state().flags & (T_TAPE | T_NAN)
+            and (t.node == NULL or t.node.flags & E_LEAF) and not ts.flags & (T_TAPE | T_NAN)
             and kernels.loop[op][t.v.dtype] != NULL
             and not (tpf_op_kind[op] == TPF_KIND_FLOAT and not is_float(t.v.dtype))):
         execute_typed(op, t.v.dtype, t.v, t.v, u.v, NULL, False)
+        vals[0], vals[1] = t.v, u.v
+        step_ends(ts, start, op, 2, vals, t.v)
         return t
     args[0] = <PyObject *>t
     args[1] = <PyObject *>other

@@ -99,6 +99,8 @@ void tpf_parallel_light(tpf_range fn, void *ctx, int64_t n, int64_t grain);
 void tpf_set_num_threads(int n);
 int tpf_get_num_threads(void);
 
+double tpf_clock(void); /* seconds from some start */
+
 /* ---- copy.c: any strides (bytes, may be 0 or negative), any overlap of reads ---- */
 /* dst contiguous <- elements start .. start+count (C order) of the strided source. */
 void tpf_pack(void *dst, const char *src, int itemsize, int ndim, const int64_t *shape,

@@ -293,6 +293,11 @@ class Plan(_core.Runner):
         or a sum, and of exp and its like those of their polynomials."""
         return sum(flops_of(self._ir, instr) for instr in self._ir.instrs)
 
+    @functools.cached_property
+    def moved(self) -> int:
+        """Bytes that the steps of a run read and write."""
+        return sum(s.nbytes for s in profile(self._ir, self._nodes, self._layout, [], [], self.name).steps)
+
     @property
     def state(self) -> dict[str, Tensor]:
         """The captured tensors by name, `tensor5` for what the text of the plan calls %5: assign to them, or set their
