@@ -58,7 +58,6 @@ def size_of(shape: Sequence[int]) -> int:
 # ---- costs
 
 
-@functools.cache
 def _table() -> dict[str, Elementwise]:
     from tapeflow import ops
 

@@ -86,6 +86,7 @@ def documented():
     owners["tp.random.Generator"] = tp.random.Generator
     owners |= {"tp.nn": tp.nn, "tp.nn.init": tp.nn.init, "tp.optim": tp.optim}
     owners |= {"tp.nn.Module": tp.nn.Module, "tp.optim.Optimizer": tp.optim.Optimizer, "tp.Plan": tp.Plan}
+    owners["tp.profiling.Profile"] = tp.profiling.Profile
     found = dict(owners)
     for prefix, owner in owners.items():
         for name, value in vars(owner).items():
