@@ -245,7 +245,7 @@ def test_a_replay_is_one_step():
         (step,) = run(call).steps
         assert (step.name, step.dtype, step.shape) == ("plan <lambda>", "float32", ())
         assert step.flops == plan.flops == sum(s.flops for s in whole.steps)
-        assert step.nbytes == plan.moved == sum(s.nbytes for s in whole.steps) > 800
+        assert step.nbytes == plan.moved == sum(s.nbytes for s in whole.steps) > 400
         assert step.seconds > 0.0 and step.inside == 0.0 and step.line.startswith(f"{__file__}:")
     p = run(lambda: (plan(x) + 1.0, plan(x)))
     assert names(p) == ["plan <lambda>", "add", "plan <lambda>"]

@@ -247,7 +247,7 @@ def _alike(values: list[Value], a: int, b: int) -> bool:
 def cse(ir: IR) -> None:
     """One of several instructions that compute the same; one of several small constants that are the same.
 
-    A second shape of a value is a shape of the first one: where that had to move elements, they are moved once.
+    A second shape of a permuted value is a shape of the first one: elements that have to move are moved once.
     """
     values, objects = ir.values, ir.objects
     names: dict[int, int] = {}
@@ -262,6 +262,7 @@ def cse(ir: IR) -> None:
     kept = []
     get = names.get
     shaped: dict[int, int] = {}
+    permuted: set[int] = set()
     for instr in ir.instrs:
         ins = instr.ins
         if names:
@@ -270,7 +271,9 @@ def cse(ir: IR) -> None:
             kept.append(instr)
             continue
         out = values[instr.out]
-        if instr.op == _RESHAPE and instr.out in used:
+        if instr.op == _PERMUTE:
+            permuted.add(instr.out)
+        if instr.op == _RESHAPE and ins[0] in permuted and instr.out in used:
             first = shaped.setdefault(ins[0], instr.out)
             if first != instr.out and values[first].shape != out.shape:
                 ins = instr.ins = (first,)

@@ -258,7 +258,7 @@ class Plan(_core.Runner):
 
         >>> plan = tp.freeze(lambda x: tp.sum(tp.exp(x)), tp.zeros(1000))
         >>> [step.name for step in plan.profile(tp.ones(1000)).steps]
-        ['exp', 'sum', 'copy']
+        ['exp sum', 'copy']
         """
         if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
             raise PlanError(f"[plan.profile] repeats must be an int of at least 1, got {repeats!r}.")
