@@ -245,8 +245,7 @@ class _Chains:
         for instr in w.ir.instrs:
             if self.adds(instr):
                 self.inner.update(k for k in instr.ins if w.uses[k] == 1 and self.adds(w.made.get(k)))
-        # by axis and values in any order: an order in which they are side by side
-        self.orders = {(i.params[0], tuple(sorted(i.ins))): list(i.ins) for i in w.ir.instrs if i.op == _CONCAT}
+        self.orders = _orders(w)
 
     def adds(self, instr: Instr | None) -> bool:
         """Is it an addition of floats without broadcasting?"""
@@ -363,6 +362,11 @@ def _one_sum(chains: _Chains, terms: list[int]) -> dict[int, list[int]]:
     return merged
 
 
+def _orders(w: Rewriter) -> dict[tuple[int, tuple[int, ...]], list[int]]:
+    """By axis and values in any order: an order in which the program has them side by side."""
+    return {(i.params[0], tuple(sorted(i.ins))): list(i.ins) for i in w.ir.instrs if i.op == _CONCAT}
+
+
 def _window_of(w: Rewriter, numbers: list[int]) -> tuple[int, int, int] | None:
     """(array, start, count) where values, in this order, are neighbouring windows of an array along its first axis, and
     whole along the others."""
@@ -416,6 +420,7 @@ def batch_products(ir: IR) -> None:
         return
     w = Rewriter(ir, "batch_products")
     groups = _Groups(w)
+    orders = _orders(w) if groups.starts else {}
     rows: dict[int, tuple[int, int]] = {}  # a result -> the product of all, its first row there
 
     def window(instr: Instr) -> None:
@@ -425,7 +430,9 @@ def batch_products(ir: IR) -> None:
 
     def rewrite(instr: Instr) -> bool:
         for place, group in groups.starts.get(id(instr), ()):
-            rows.update(_product_of_rows(w, group))
+            lefts = [member.ins[0] for member in group]
+            place_of = {k: i for i, k in enumerate(orders.get((0, tuple(sorted(lefts))), lefts))}
+            rows.update(_product_of_rows(w, sorted(group, key=lambda member: place_of[member.ins[0]])))
             for member in group:
                 if groups.at[member.out] < place:
                     window(member)
