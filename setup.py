@@ -23,7 +23,7 @@ import types
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from setuptools import Extension, setup
+from setuptools import Extension, find_packages, setup
 from setuptools.command.build_ext import build_ext as base_build_ext
 
 os.chdir(Path(__file__).resolve().parent)
@@ -195,6 +195,10 @@ def macros():
 
 
 setup(
+    packages=[*find_packages(include=["tapeflow*"]), "tapeflow.kernels"],
+    package_dir={"tapeflow.kernels": "kernels"},  # OpenCL C: data, beside the package here and inside it when installed
+    package_data={"tapeflow": ["py.typed", "*.pyi"], "tapeflow.kernels": ["*.cl"]},
+    include_package_data=False,
     ext_modules=[Extension("tapeflow._core", ["tapeflow/_core.pyx"], define_macros=macros())],
     cmdclass={"build_ext": build_ext},
 )

@@ -1,0 +1,1 @@
+"""Devices other than the processor tapeflow runs on. Nothing heavy is imported before one is asked for."""
