@@ -125,7 +125,8 @@ def _list(cl: Any) -> Listing:
 
 def _order(info: DeviceInfo) -> tuple[int, bool, str, tuple[int, int]]:
     """GPUs first, those with memory of their own before others; then by name, since loaders list in any order."""
-    return KINDS.index(info.kind), bool(info.handle.host_unified_memory), info.platform.lower(), info.place
+    shares = info.kind != "cpu" and bool(info.handle.host_unified_memory)
+    return KINDS.index(info.kind), shares, info.platform.lower(), info.place
 
 
 def describe(cl: Any, platform: Any, device: Any, place: tuple[int, int]) -> DeviceInfo:
@@ -192,9 +193,9 @@ def _remembered(info: DeviceInfo) -> str | None:
     body = cache.read(KIND, info.key)
     try:
         said, when = json.loads(body or b"")
-    except ValueError:
+        fresh = not said or 0 <= time.time() - when < REJECTED_FOR
+    except (ValueError, TypeError):
         return None
-    fresh = not said or 0 <= time.time() - when < REJECTED_FOR
     return str(said) if fresh else None
 
 
@@ -223,14 +224,15 @@ def try_in_child(info: DeviceInfo) -> tuple[str, bool]:
         return try_here(info)
     if done.returncode:
         return f"its driver ended the process with status {done.returncode} at a first kernel", True
-    return json.loads(lines[-1]), True
+    said, lasting = json.loads(lines[-1])
+    return said, lasting
 
 
 def try_here(info: DeviceInfo) -> tuple[str, bool]:
     """The same without a child."""
     from tapeflow.backend.opencl import trial
 
-    return trial.run(info), False
+    return trial.run(info)[0], False
 
 
 def usable() -> list[DeviceInfo]:

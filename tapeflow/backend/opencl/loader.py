@@ -120,8 +120,10 @@ def _spare_pyopencl_its_cache() -> None:
     """pyopencl fails at the first kernel where it cannot write its own cache, unless told not to keep one."""
     if "pyopencl" in sys.modules or sys.platform == "win32":
         return
-    folder = Path(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"))
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    if not os.access(folder, os.W_OK):
+    mac = sys.platform == "darwin"
+    folder = os.path.expanduser("~/Library/Caches" if mac else os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    try:
+        os.makedirs(folder, exist_ok=True)
+        tempfile.TemporaryFile(dir=folder).close()
+    except OSError:
         os.environ.setdefault("PYOPENCL_NO_CACHE", "1")

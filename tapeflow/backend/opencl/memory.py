@@ -112,7 +112,7 @@ class Pool:
         self._kept: dict[int, list[Any]] = {}
         self._live: dict[int, tuple[int, str]] = {}
         self._keys = itertools.count()
-        self._limit, self._live_bytes, self.kept, self.peak, self.created = limit, 0, 0, 0, 0
+        self._limit, self._live_bytes, self._kept_bytes, self.peak, self.created = limit, 0, 0, 0, 0
 
     @property
     def limit(self) -> int:
@@ -125,7 +125,7 @@ class Pool:
         with self._lock:
             self._limit = nbytes
             self._drain()
-            if self._live_bytes + self.kept > nbytes:
+            if self._live_bytes + self._kept_bytes > nbytes:
                 self._drop_kept()
 
     @property
@@ -133,6 +133,12 @@ class Pool:
         with self._lock:
             self._drain()
             return self._live_bytes
+
+    @property
+    def kept(self) -> int:
+        with self._lock:
+            self._drain()
+            return self._kept_bytes
 
     def alloc(self, nbytes: int, label: str = "") -> Memory:
         """Memory of nbytes, with a name for messages."""
@@ -149,7 +155,7 @@ class Pool:
             kept = self._kept.get(size)
             if kept:
                 buffer = kept.pop()
-                self.kept -= size
+                self._kept_bytes -= size
             else:
                 buffer = self._fresh(size, label)
             key = next(self._keys)
@@ -172,16 +178,16 @@ class Pool:
             self._live_bytes -= size
             if not self._exact:
                 self._kept.setdefault(size, []).append(buffer)
-                self.kept += size
-        if self._live_bytes + self.kept > self._limit:
+                self._kept_bytes += size
+        if self._live_bytes + self._kept_bytes > self._limit:
             self._drop_kept()
 
     def _drop_kept(self) -> None:
         self._kept.clear()
-        self.kept = 0
+        self._kept_bytes = 0
 
     def _fresh(self, size: int, label: str) -> Any:
-        if self._live_bytes + self.kept + size > self._limit:
+        if self._live_bytes + self._kept_bytes + size > self._limit:
             self._drop_kept()
         if self._live_bytes + size > self._limit:
             raise self.shortage(size, label)

@@ -9,7 +9,7 @@ import numpy as np
 from tapeflow.backend.opencl import discovery
 from tapeflow.backend.opencl.host import Array, Device
 from tapeflow.backend.opencl.table import source
-from tapeflow.errors import TapeflowError
+from tapeflow.errors import DeviceError
 from tapeflow.plan.ir import FLOAT32
 
 N, OFFSET = 100, 3
@@ -31,16 +31,19 @@ def check(device: Device) -> str:
     return "" if np.array_equal(got, want[:N]) else "a first kernel computed wrong numbers"
 
 
-def run(info: discovery.DeviceInfo) -> str:
-    """The verdict on a device, in this process."""
+def run(info: discovery.DeviceInfo) -> tuple[str, bool]:
+    """The verdict on a device, in this process, and whether it will be the same tomorrow."""
     try:
-        return check(Device(info))
-    except TapeflowError as error:
-        return str(error)
+        return check(Device(info)), True
+    except DeviceError as error:
+        return str(error), True
+    except Exception as error:  # memory that is short, a file that cannot be read: not the device's fault
+        return f"{type(error).__name__}: {error}", False
 
 
 def main(place: tuple[int, int], key: str) -> None:
-    """Print that the trial begins and, as JSON, its verdict."""
+    """Print that the trial begins and, as JSON, what `run` says."""
     print(discovery.TRIAL_BEGAN, flush=True)
     found = [info for info in discovery.listing().candidates if (info.place, info.key.hex()) == (place, key)]
-    print(json.dumps(run(found[0]) if found else "the driver lists other devices in another process"), flush=True)
+    said = run(found[0]) if found else ("the driver lists other devices in another process", False)
+    print(json.dumps(said), flush=True)
