@@ -7,19 +7,23 @@ It takes nothing from tests/, which an installation does not have.
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
 import math
 import os
 import platform
 import re
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 import tapeflow as tp
 from tapeflow import _blas, _core
+
+if TYPE_CHECKING:
+    from tapeflow.backend.opencl.discovery import DeviceInfo
 
 
 def compiler() -> str:
@@ -37,17 +41,51 @@ def processor() -> str:
     return found[1] if found else platform.processor() or platform.machine()
 
 
-def opencl() -> str:
-    """Whether pyopencl is there, and what it finds. tapeflow has no OpenCL devices yet."""
-    if importlib.util.find_spec("pyopencl") is None:
-        return "pyopencl is not installed (nothing uses it yet)"
+def opencl() -> tuple[dict[str, str], bool]:
+    """Facts of OpenCL and its devices by name, or what to install; and that no device computes wrongly."""
     try:
-        import pyopencl
-
-        platforms = [f"{p.name.strip()}, {len(p.get_devices())} devices" for p in pyopencl.get_platforms()]
+        return _opencl_devices()
     except Exception as error:  # a driver may fail in any way; that is what there is to report
-        return f"pyopencl is there but fails: {type(error).__name__}: {error}"
-    return f"{'; '.join(platforms) or 'no platform'} (nothing uses it yet)"
+        text = str(error) if isinstance(error, tp.errors.DeviceError) else f"{type(error).__name__}: {error}"
+        return {"OpenCL": text.removeprefix("[device] ")}, True
+
+
+def _opencl_devices() -> tuple[dict[str, str], bool]:
+    from tapeflow import backend
+    from tapeflow.backend.opencl import discovery, hints, loader, selftest
+
+    binding = loader.binding()
+    for info in discovery.listing().candidates:
+        discovery.verdict(info, again=True)
+    found = backend.devices()
+    facts = {"OpenCL": f"pyopencl {binding.VERSION_TEXT}, {len(found)} device{'s' * (len(found) != 1)}"}
+    sound = True
+    for k, info in enumerate(found):
+        facts[f"  OpenCL {k}"] = describe_device(info)
+        try:
+            device = backend.open(f"opencl:{k}")
+        except tp.errors.TapeflowError as error:
+            facts[f"    OpenCL {k} opened"], sound = str(error), False
+            continue
+        for name in selftest.PROGRAMS:
+            wrong = attempt(partial(selftest.verdict, device, name))
+            facts[f"    OpenCL {k} {name}"] = wrong or "ok"
+            sound = sound and (not wrong or wrong.startswith(selftest.MISSING))
+    remarks = [f"{what} is not usable: {why}" for what, why in discovery.not_usable()] + discovery.notes()
+    if not found:
+        remarks.append(hints.advice())
+    return facts | {f"  note {k}": remark for k, remark in enumerate(remarks, 1)}, sound
+
+
+def describe_device(info: DeviceInfo) -> str:
+    """The capabilities of an OpenCL device."""
+    size = f"{info.memory_bytes / 2**30:.1f} GiB (at most {info.max_allocation / 2**30:.1f} at once)"
+    return (
+        f"{info.name} ({info.platform}, {info.version}, driver {info.driver}), {info.kind}, "
+        f"{info.compute_units} units, {size}, {info.local_memory // 1024} KiB local, "
+        f"work-groups to {info.max_workgroup}, {'fp64' if info.fp64 else 'no fp64'}, "
+        f"{'fp16' if info.fp16 else 'no fp16'}"
+    )
 
 
 def memory() -> str:
@@ -146,22 +184,24 @@ CHECKS: dict[str, Callable[[], None]] = {
 }
 
 
+def attempt(check: Callable[[], str | None]) -> str:
+    """What a check says is wrong, or fails with; the report must come out, whatever is broken."""
+    try:
+        return check() or ""
+    except Exception as error:
+        return str(error) or type(error).__name__
+
+
 def self_test() -> dict[str, str]:
     """Name -> "" for what passed, else what went wrong."""
-    found = {}
-    for name, check in CHECKS.items():
-        try:
-            check()
-            found[name] = ""
-        except Exception as error:  # the report must come out, whatever is broken
-            found[name] = str(error) or type(error).__name__
-    return found
+    return {name: attempt(check) for name, check in CHECKS.items()}
 
 
 def report() -> tuple[str, bool]:
     """The text, and whether the self-test passed."""
     verdicts = self_test()
-    sound = not any(verdicts.values())
+    devices, devices_sound = opencl()
+    sound = devices_sound and not any(verdicts.values())
     facts = {
         "tapeflow": f"{tp.__version__}, in {Path(tp.__file__).parent}",
         "op table": _core.TABLE_HASH,
@@ -175,8 +215,8 @@ def report() -> tuple[str, bool]:
         "BLAS": _blas.description(),
         "memory pool": memory(),
         "default dtype": tp.get_default_dtype().name,
-        "OpenCL": opencl(),
+        **devices,
         "self-test": "passed" if sound else "FAILED",
     }
     facts |= {f"  {name}": wrong or "ok" for name, wrong in verdicts.items()}
-    return "\n".join(f"{name + ':':17}{fact}" for name, fact in facts.items()), sound
+    return "\n".join(f"{name + ':':16} {fact}" for name, fact in facts.items()), sound

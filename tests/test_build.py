@@ -93,6 +93,23 @@ def test_floating_point_flags(recipe):
     assert not any("fast-math" in flag or "Ofast" in flag for flag in names["FLAGS"])
 
 
+def test_requirements_of_the_tests():
+    extra = runpy.run_path(str(ROOT / "tools" / "requirements.py"))["extra"]
+    lines = [
+        'numpy>=2.0',
+        'tapeflow[demo]; extra == "test"',
+        'pytest>=8; extra == "test"',
+        "mkdocs>=1.6; extra == 'docs'",
+        'driver[x]>=1; (sys_platform == "linux" and platform_machine == "x86_64") and extra == "test"',
+        'other; sys_platform == "linux" and extra == "test"',
+    ]  # fmt: skip
+    assert extra("test", lines) == ["pytest>=8"] and extra("docs", lines) == ["mkdocs>=1.6"]
+    assert extra("test", lines, conditional=True) == [
+        'driver[x]>=1; (sys_platform == "linux" and platform_machine == "x86_64")',
+        'other; sys_platform == "linux"',
+    ]
+
+
 def test_versions_agree():
     if sys.version_info >= (3, 11):
         import tomllib
@@ -131,7 +148,10 @@ def test_wheel(tmp_path):
     assert any(name.endswith("LICENSE") for name in names)
     assert not [name for name in names if name.startswith(("tests/", "bench/", "examples/"))]
     assert not [name for name in names if name.endswith((".pyx", ".pxi", ".c", ".o"))]
-    code = "import tapeflow as tp; print(tp.__file__); print(float(tp.exp(tp.tensor(0.0))))"
+    kernels = {path.name for path in (ROOT / "kernels").glob("*.cl")}
+    assert kernels and {name for name in names if "kernels" in name} == {f"tapeflow/kernels/{name}" for name in kernels}
+    code = "import tapeflow as tp; print(tp.__file__); print(float(tp.exp(tp.tensor(0.0)))); "
+    code += "from tapeflow.backend.opencl import table; print('__kernel' in table.source('probe.cl'))"
     done = subprocess.run(
         [sys.executable, "-c", code],
         cwd=tmp_path,
@@ -139,7 +159,7 @@ def test_wheel(tmp_path):
         capture_output=True,
         text=True,
     )
-    assert done.stdout.split() == [str(tmp_path / "installed" / "tapeflow" / "__init__.py"), "1.0"], done.stderr
+    assert done.stdout.split() == [str(tmp_path / "installed" / "tapeflow" / "__init__.py"), "1.0", "True"], done.stderr
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")

@@ -199,6 +199,7 @@ class Driver:
 def test_what_platforms_list():
     driver = Driver(
         ("Clover", []),
+        ("rusticl", []),
         ("Fails", "DEVICE_NOT_FOUND"),
         ("Works", [dict(name="CPU ", type=2), dict(), dict(type=8, extensions="cl_khr_fp16"), dict(type=15)]),
         ("Old", [dict(version="OpenCL 1.1 Mesa")]),
@@ -207,17 +208,23 @@ def test_what_platforms_list():
     )
     found = discovery._list(driver)
     assert [(i.kind, i.fp64, i.fp16, i.place, i.platform) for i in found.candidates] == [
-        ("gpu", True, False, (2, 1), "Works"),
-        ("accelerator", False, True, (2, 2), "Works"),
-        ("cpu", True, False, (2, 0), "Works"),
-        ("cpu", True, False, (2, 3), "Works"),
+        ("gpu", True, False, (3, 1), "Works"),
+        ("accelerator", False, True, (3, 2), "Works"),
+        ("cpu", True, False, (3, 0), "Works"),
+        ("cpu", True, False, (3, 3), "Works"),
     ]
     said = " | ".join(f"{what}: {why}" for what, why in found.rejected)
-    for part in ("Clover: the platform lists no device", "DEVICE_NOT_FOUND", "needs OpenCL 1.2", "not available"):
+    for part in (
+        "Clover: the platform lists no device |",
+        "RUSTICL_ENABLE",
+        "DEVICE_NOT_FOUND",
+        "needs OpenCL 1.2",
+        "not available",
+    ):
         assert part in said
     for part in ("no compiler", "big-endian", "EMBEDDED"):
         assert part in said
-    assert len(found.rejected) == 7
+    assert len(found.rejected) == 8
     assert discovery._list(Driver()) == discovery.Listing([], [])
 
 

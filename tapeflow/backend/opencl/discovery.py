@@ -107,7 +107,8 @@ def _list(cl: Any) -> Listing:
             found.rejected.append((f"platform {p}", str(error)))
             continue
         if not devices:
-            found.rejected.append((name, "the platform lists no device"))
+            more = "; RUSTICL_ENABLE=radeonsi, iris or llvmpipe makes it do so" if name == "rusticl" else ""
+            found.rejected.append((name, f"the platform lists no device{more}"))
         for d, device in enumerate(devices):
             try:
                 info = describe(cl, platform, device, (p, d))

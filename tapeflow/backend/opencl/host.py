@@ -410,11 +410,12 @@ class Device:
         if self.lost:
             raise self.gone()
         compute = implementation(op, self.name)
+        outer = self.op
         self._current.op = ir.NAMES[op]
         try:
             compute(self, op, params, ins, out)
         finally:
-            self._current.op = "device"
+            self._current.op = outer
 
     # ---- faults
 
