@@ -475,6 +475,12 @@ def test_without_pyopencl():
     assert 'pip install "tapeflow[opencl]"' in said
 
 
+def test_with_a_pyopencl_that_fails(tmp_path):
+    (tmp_path / "pyopencl.py").write_text("raise ImportError('initialization failed')")
+    said = python(REFUSED, PYTHONPATH=str(tmp_path))
+    assert said.startswith("[]\n[device] pyopencl cannot be imported: ImportError: initialization failed. Renew it")
+
+
 def test_without_a_driver(tmp_path):
     said = python(REFUSED, OCL_ICD_VENDORS=str(tmp_path))
     assert said.startswith("[]\n[device] there is no OpenCL device that works.")

@@ -140,8 +140,8 @@ def test_the_caller_may_write_to_what_he_uploaded(device):  # noqa: F811
 def test_host_memory_is_kept_until_uploads_are_done(own):
     arrays = []
     for k in range(40):
-        arrays.append(own.empty_array(ir.FLOAT64 if own.fp64 else ir.INT64, (300_000,)))
-        own.upload(arrays[-1], np.full(300_000, k, DTYPES[arrays[-1].dtype]), owned=True)
+        arrays.append(own.empty_array(ir.FLOAT64 if own.fp64 else ir.INT64, (50_000,)))
+        own.upload(arrays[-1], np.full(50_000, k, DTYPES[arrays[-1].dtype]), owned=True)
     assert [float(own.download(a)[[0, -1]].sum()) for a in arrays] == [2.0 * k for k in range(40)]
     own.sync()
     assert not own._uploads and own._uploading == 0
@@ -196,7 +196,7 @@ def test_copies_between_contexts_and_implementations(own):
         here = on_device(own, values)
         other.copy(here._replace(shape=(4, 3), strides=(4, 16)), there)
         assert np.array_equal(other.download(there), values.T)
-        assert other.pool.live == memory.SMALLEST
+        assert other.pool.live in (memory.SMALLEST, there.nbytes)  # the latter for the kernel checker
 
 
 @pytest.mark.parametrize("dtype", ir.DTYPES)
@@ -247,7 +247,8 @@ def test_reuse_waits_for_nobody_and_mixes_nothing_up(own):
         if k % 40 == 0:
             results.append(own.begin_download(Array(y, 0, ir.FLOAT32, (n,), (4,))))
             expected.append(np.arange(64, dtype=np.float32) * k)
-    assert own.pool.created <= 2 + len(results)  # downloads hold theirs
+    if "TAPEFLOW_OPENCL_EXACT" not in os.environ:
+        assert own.pool.created <= 2 + len(results)  # downloads hold theirs
     assert all(np.array_equal(r.result(), e) for r, e in zip(results, expected))
 
 
@@ -414,6 +415,8 @@ def test_a_kernel_that_is_not_in_its_text(own):
 
 
 def test_two_threads_share_a_kernel(own):
+    if own.info.platform == "Oclgrind":
+        pytest.skip("Oclgrind serves one thread")
     kernel = own.kernel(SOURCE, "scale", argtypes=SCALE)
     wrong = []
 

@@ -112,8 +112,13 @@ def binding() -> ModuleType:
     _spare_pyopencl_its_cache()
     try:
         return importlib.import_module("pyopencl")
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         raise DeviceError(f"[device] OpenCL needs pyopencl, which is not here ({error}). {hints.advice()}") from error
+    except Exception as error:  # of another NumPy, or with a loader that fails
+        raise DeviceError(
+            f"[device] pyopencl cannot be imported: {type(error).__name__}: {error}. Renew it: "
+            "`pip install --upgrade pyopencl`."
+        ) from error
 
 
 def _spare_pyopencl_its_cache() -> None:
