@@ -340,9 +340,12 @@ class Device:
 
     def sizes(self, kernel: Kernel, global_size: Any, local_size: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Global and local size as the driver gets them: local within the limits, global a multiple of it."""
-        wanted = (global_size,) if isinstance(global_size, int) else tuple(global_size)
-        local = (local_size,) if isinstance(local_size, int) else tuple(local_size)
-        local = self.fit(kernel, local)
+        if isinstance(global_size, int):  # nearly always; the rest is for any number of sides
+            side = min(local_size, self._item_limits[0])
+            while side > kernel.max_group:
+                side //= 2
+            return (-(-global_size // side) * side,), (side,)
+        wanted, local = tuple(global_size), self.fit(kernel, local_size)
         return tuple(-(-n // side) * side for n, side in zip(wanted, local, strict=True)), local
 
     def launch(self, kernel: Kernel, global_size: Any, local_size: Any, *args: Any) -> None:
