@@ -1,0 +1,332 @@
+"""Groups of elementwise steps over one shape as one kernel: what a group of plan/schedule.py is on a device.
+
+A `Body` says what is computed: operands are read once, each value is in a register, and what outlives the group is
+written. Its kernel depends on how the operands lie, not on where or how many they are:
+
+    flat     every operand is contiguous or one number: one work-item an element, nothing else
+    rows     a long last axis: rows of work-items, so that neighbours read neighbours
+    spread   anything else: each element's place from its number, by multiplications (wide: by divisions, from 2^31 on)
+
+Extents, strides and what divides by an extent are in a small constant buffer, which is kept for each geometry. So a new
+shape of a known structure compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from tapeflow import ops
+from tapeflow.backend.opencl.text import TYPES, KernelText, cast, function, program
+from tapeflow.plan.ir import BOOL, CODES, INT64, ITEMSIZE, N_ELEMENTWISE, NAMES
+
+ASTYPE = CODES["astype"]
+LOCAL = 256  # work-items of a group: loops over a grid are 30 times slower on the processors that OpenCL runs on
+LONG_ROW = 128  # from here on rows are worth a row of work-groups
+NARROW = 1 << 31
+KEPT = 1024  # groups that a device remembers how to launch, and geometries
+
+_SCALARS = (np.uint8, np.uint8, np.int32, np.int64, np.float32, np.float64)
+
+
+class Step(NamedTuple):
+    """An elementwise op or astype, computed in dtype. operands: numbers of inputs, then constants, then steps."""
+
+    op: int
+    dtype: int
+    operands: tuple[int, ...]
+
+
+class Body(NamedTuple):
+    """steps over inputs and constants of these dtypes; outputs: the numbers of the values that are written."""
+
+    inputs: tuple[int, ...]
+    constants: tuple[int, ...]
+    steps: tuple[Step, ...]
+    outputs: tuple[int, ...]
+
+    def dtypes(self) -> list[int]:
+        """Of all values, by number."""
+        found = [*self.inputs, *self.constants]
+        for step in self.steps:
+            compares = step.op < N_ELEMENTWISE and ops.TABLE[NAMES[step.op]].kind == "compare"
+            found.append(BOOL if compares else step.dtype)
+        return found
+
+
+class Layout(NamedTuple):
+    """How operands lie. scheme: see above; hows: of each input, flat, scalar (one number), unit (neighbours along rows),
+    row (one number for a row), general; rank: axes, those merged that lie like one."""
+
+    scheme: str
+    hows: tuple[str, ...]
+    rank: int
+    inner: int
+    rows: int
+    geometry: tuple[int, ...]
+
+
+# ---- layouts
+
+
+def merge(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
+    """The same elements in the same order with as few axes as will do. strides: of each operand."""
+    extents: list[int] = []
+    steps: list[list[int]] = [[] for _ in strides]
+    for d, n in enumerate(shape):
+        if n == 1:
+            continue
+        if extents and all(mine[-1] == theirs[d] * n for mine, theirs in zip(steps, strides, strict=True)):
+            extents[-1] *= n
+            for mine, theirs in zip(steps, strides, strict=True):
+                mine[-1] = theirs[d]
+        else:
+            extents.append(n)
+            for mine, theirs in zip(steps, strides, strict=True):
+                mine.append(theirs[d])
+    return extents, steps
+
+
+def _packed(extents: Sequence[int]) -> list[int]:
+    strides, step = [], 1
+    for n in reversed(extents):
+        strides.append(step)
+        step *= n
+    return strides[::-1]
+
+
+def _how(strides: list[int], packed: list[int]) -> str:
+    if not any(strides):
+        return "scalar"
+    if strides == packed:
+        return "flat"
+    return {1: "unit", 0: "row"}.get(strides[-1], "general")
+
+
+def divisor(d: int) -> tuple[int, int]:
+    """(m, s) so that x // d is x * m >> s for 0 <= x < 2^31 (Granlund and Montgomery, PLDI 1994)."""
+    bits = 31 + (d - 1).bit_length()
+    return -(-(1 << bits) // d), bits
+
+
+def layout(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Layout:
+    """How operands of these strides, in elements, lie within this shape, which is not empty."""
+    extents, steps = merge(shape, strides)
+    packed = _packed(extents)
+    hows = tuple([_how(mine, packed) for mine in steps])
+    size = extents[0] * packed[0] if extents else 1
+    if all(how in ("flat", "scalar") for how in hows):
+        return Layout("flat", hows, 0, size, 1, ())
+    placed = [mine for mine, how in zip(steps, hows, strict=True) if how not in ("flat", "scalar")]
+    inner, rank = extents[-1], len(extents)
+    if inner >= LONG_ROW:
+        geometry = extents[:-1]
+        for mine in placed:
+            geometry += mine
+        return Layout("rows", hows, rank, inner, size // inner, tuple(geometry))
+    geometry = list(extents)
+    if size < NARROW:
+        for n in extents:
+            geometry += divisor(n)
+    for mine in placed:
+        geometry += mine
+    return Layout("spread" if size < NARROW else "wide", hows, rank, size, 1, tuple(geometry))
+
+
+# ---- text
+
+
+@lru_cache(maxsize=4096)
+def kernel_text(body: Body, scheme: str, hows: tuple[str, ...], rank: int, name: str = "fused") -> KernelText:
+    """The kernel of a body whose operands lie like this.
+
+    Its arguments: how many (elements, or of a row); the geometry, unless flat; of each input memory and the first
+    element; the constants; of each output memory and the first element.
+    """
+    dtypes = body.dtypes()
+    first = len(body.inputs)
+    parameters = ["const long n"] + (["__constant long *g"] if scheme != "flat" else [])
+    argtypes: list[Any] = [np.int64] + ([None] if scheme != "flat" else [])
+    for k, dtype in enumerate(body.inputs):
+        parameters += [f"__global const {TYPES[dtype]} *a{k}", f"const long o{k}"]
+        argtypes += [None, np.int64]
+    for k, dtype in enumerate(body.constants, first):
+        parameters.append(f"const {TYPES[dtype]} v{k}")
+        argtypes.append(_SCALARS[dtype])
+    for k, number in enumerate(body.outputs):
+        parameters += [f"__global {TYPES[dtypes[number]]} *y{k}", f"const long p{k}"]
+        argtypes += [None, np.int64]
+    lines = _places(scheme, hows, rank)
+    for k, (dtype, how) in enumerate(zip(body.inputs, hows, strict=True)):
+        at = {"flat": " + e", "scalar": ""}.get(how, f" + at{k}")
+        lines.append(f"const {TYPES[dtype]} v{k} = a{k}[o{k}{at}];")
+    needs: dict[str, None] = {}
+    for k, step in enumerate(body.steps, first + len(body.constants)):
+        lines.append(f"const {TYPES[dtypes[k]]} v{k} = {_value(step, dtypes, needs)};")
+    lines += [f"y{k}[p{k} + e] = v{number};" for k, number in enumerate(body.outputs)]
+    head = f"__kernel void {name}({', '.join(parameters)})\n{{\n"
+    text = head + "".join(f"    {line}\n" for line in lines) + "}\n"
+    return KernelText(name, text, tuple(needs), tuple(argtypes))
+
+
+def _value(step: Step, dtypes: list[int], needs: dict[str, None]) -> str:
+    operands = []
+    for position, k in enumerate(step.operands):
+        wanted = step.dtype
+        if step.op != ASTYPE and position == 0 and ops.TABLE[NAMES[step.op]].kind == "select":
+            wanted = BOOL
+        convert = cast(dtypes[k], wanted)
+        if convert is not None:
+            needs[convert] = None
+        operands.append(f"v{k}" if convert is None else f"{convert}(v{k})")
+    if step.op == ASTYPE:
+        return operands[0]
+    name = function(step.op, step.dtype)
+    needs[name] = None
+    return f"{name}({', '.join(operands)})"
+
+
+def _places(scheme: str, hows: tuple[str, ...], rank: int) -> list[str]:
+    """e: the number of the work-item's element; at<k>: where it is in an input that is neither flat nor one number."""
+    placed = [k for k, how in enumerate(hows) if how not in ("flat", "scalar")]
+    if scheme == "flat":
+        return ["const long e = get_global_id(0);", "if (e >= n) return;"]
+    if scheme == "rows":
+        lines = ["const long i = get_global_id(0), row = get_global_id(1), e = row*n + i;", "if (i >= n) return;"]
+        lines += _unravelled("row", rank - 1, placed, lambda d, rest: f"{rest} / g[{d}]", rank - 1, rank, "long")
+        along = {"unit": " + i", "row": ""}
+        for j, k in enumerate(placed):
+            step = along.get(hows[k], f" + i*g[{rank - 1 + rank*j + rank - 1}]")
+            lines[-len(placed) + j] = lines[-len(placed) + j].replace(";", f"{step};")
+        return lines
+    lines = ["const long e = get_global_id(0);", "if (e >= n) return;"]
+    if scheme == "wide":
+        return lines + _unravelled("e", rank, placed, lambda d, rest: f"{rest} / g[{d}]", rank, rank, "long")
+
+    def quotient(d: int, rest: str) -> str:
+        return f"(uint)((ulong){rest}*(ulong)g[{rank + 2*d}] >> (uint)g[{rank + 2*d + 1}])"
+
+    return lines + _unravelled("(uint)e", rank, placed, quotient, 3 * rank, rank, "uint")
+
+
+def _unravelled(
+    number: str, axes: int, placed: list[int], quotient: Any, first: int, stride: int, ctype: str
+) -> list[str]:
+    """The coordinates of an element along `axes` axes, and from them its place in each operand, whose strides begin at
+    g[first + stride*j]."""
+    lines = []
+    if axes:
+        lines.append(f"const {ctype} r{axes - 1} = {number};")
+    for d in range(axes - 1, 0, -1):
+        lines.append(f"const {ctype} r{d - 1} = {quotient(d, f'r{d}')}, c{d} = r{d} - r{d - 1}*({ctype})g[{d}];")
+    for j, k in enumerate(placed):
+        terms = [f"(long){'r0' if d == 0 else f'c{d}'}*g[{first + stride*j + d}]" for d in range(axes)]
+        lines.append(f"const long at{k} = {' + '.join(terms) or '0'};")
+    return lines
+
+
+# ---- launches
+
+
+class Fused:
+    """A body over operands of one layout, on a device: ready to run."""
+
+    __slots__ = ("_bytes", "_fixed", "_global", "_kernel", "_local", "device")
+
+    def __init__(self, device: Any, body: Body, shape: Sequence[int], strides: Sequence[Sequence[int]]) -> None:
+        """strides: of the inputs, in elements, 0 where they are broadcast; shape: not empty."""
+        place = layout(shape, strides)
+        text = kernel_text(body, place.scheme, place.hows, place.rank)
+        self.device = device
+        self._kernel = device.kernel(program([text]), text.name, (), text.argtypes)
+        local = max(1, min(LOCAL, self._kernel.max_group))
+        across = -(-place.inner // local) * local
+        self._local, self._global = ((local,), (across,)) if place.scheme != "rows" else ((local, 1), (across, place.rows))
+        self._fixed = (place.inner,) if place.scheme == "flat" else (place.inner, _constants(device, place.geometry))
+        dtypes = body.dtypes()
+        self._bytes = [ITEMSIZE[dtype] for dtype in body.inputs], [ITEMSIZE[dtypes[k]] for k in body.outputs]
+
+    def __call__(self, ins: Sequence[Any], constants: Sequence[Any], outs: Sequence[Any]) -> None:
+        """Arrays as the layout has them, outs contiguous."""
+        arguments = list(self._fixed)
+        for x, width in zip(ins, self._bytes[0], strict=True):
+            arguments += (x.memory, x.offset // width)
+        arguments += constants
+        for y, width in zip(outs, self._bytes[1], strict=True):
+            arguments += (y.memory, y.offset // width)
+        self.device.launch(self._kernel, self._global, self._local, *arguments)
+
+
+class _Kept:
+    """What is kept for a device: the latest groups, and geometries in its memory."""
+
+    __slots__ = ("geometries", "groups")
+
+    def __init__(self) -> None:
+        self.groups: OrderedDict[Any, Fused] = OrderedDict()
+        self.geometries: OrderedDict[tuple[int, ...], Any] = OrderedDict()
+
+
+_kept: WeakKeyDictionary[Any, _Kept] = WeakKeyDictionary()
+
+
+def _of(device: Any) -> _Kept:
+    found = _kept.get(device)
+    if found is None:
+        found = _kept.setdefault(device, _Kept())
+    return found
+
+
+def _constants(device: Any, numbers: tuple[int, ...]) -> Any:
+    """Memory of the device that holds these numbers."""
+    kept = _of(device).geometries
+    memory = kept.get(numbers)
+    if memory is None:
+        from tapeflow.backend.opencl.memory import Array
+
+        memory = device.alloc(8 * len(numbers))
+        device.upload(Array(memory, 0, INT64, (len(numbers),), (8,)), np.array(numbers, np.int64))
+        kept[numbers] = memory
+        if len(kept) > KEPT:
+            kept.popitem(last=False)
+    return memory
+
+
+def fused(device: Any, body: Body, shape: tuple[int, ...], strides: tuple[tuple[int, ...], ...]) -> Fused:
+    """The group, from those that the device has used lately."""
+    kept = _of(device).groups
+    key = (body, shape, strides)
+    found = kept.get(key)
+    if found is None:
+        found = kept[key] = Fused(device, body, shape, strides)
+        if len(kept) > KEPT:
+            kept.popitem(last=False)
+    return found
+
+
+def strides_within(array: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an array, in elements, that make it as large as shape by repeating it."""
+    width = ITEMSIZE[array.dtype]
+    if array.shape == shape:
+        return tuple([step // width for step in array.strides])
+    extra = len(shape) - len(array.shape)
+    return tuple(
+        [
+            0 if d < extra or array.shape[d - extra] != n else array.strides[d - extra] // width
+            for d, n in enumerate(shape)
+        ]
+    )
+
+
+def run(device: Any, body: Body, ins: Sequence[Any], constants: Sequence[Any], outs: Sequence[Any]) -> None:
+    """Compute a body over the shape of its outputs."""
+    shape = outs[0].shape
+    if 0 in shape:
+        return
+    strides = tuple([strides_within(x, shape) for x in ins])
+    fused(device, body, shape, strides)(ins, constants, outs)
