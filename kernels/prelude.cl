@@ -39,7 +39,7 @@ double tpf_abs_f64(double a) { return fabs(a); }
 // cast.h and random.h make loops with these.
 #define TPF_CAST_COPY(name, size)
 #define TPF_CAST(from, to, X, Y, convert) Y tpf_cast_##from##_##to(X x) { return (Y)convert(x); }
-#define TPF_TABLE static const
+#define TPF_TABLE __constant
 #define TPF_WORDS_32(name, type, expr) type tpf_word_##name(uint32_t word) { const uint32_t v[1] = {word}; const int i = 0; return expr; }
 #define TPF_WORDS_64(name, type, expr) type tpf_word_##name(uint64_t word) { const uint64_t w[1] = {word}; const int i = 0; return expr; }
 

@@ -22,6 +22,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tapeflow import ops
+from tapeflow.backend.opencl.memory import Array
 from tapeflow.backend.opencl.text import TYPES, KernelText, cast, function, program
 from tapeflow.plan.ir import BOOL, CODES, INT64, ITEMSIZE, N_ELEMENTWISE, NAMES
 
@@ -140,13 +141,17 @@ def layout(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Layout:
 
 # ---- text
 
+_IDS = {"flat": ("e",), "spread": ("e",), "wide": ("e",), "rows": ("i", "row")}  # the numbers of a work-item
+_PLACE = {scheme: tuple([f"const long {place}" for place in places]) for scheme, places in _IDS.items()}
+
 
 @lru_cache(maxsize=4096)
 def kernel_text(body: Body, scheme: str, hows: tuple[str, ...], rank: int, name: str = "fused") -> KernelText:
     """The kernel of a body whose operands lie like this.
 
     Its arguments: how many (elements, or of a row); the geometry, unless flat; of each input memory and the first
-    element; the constants; of each output memory and the first element.
+    element; the constants; of each output memory and the first element. Groups that are full have no guard: with one
+    around each element, PoCL makes no vectors of them.
     """
     dtypes = body.dtypes()
     first = len(body.inputs)
@@ -169,8 +174,13 @@ def kernel_text(body: Body, scheme: str, hows: tuple[str, ...], rank: int, name:
     for k, step in enumerate(body.steps, first + len(body.constants)):
         lines.append(f"const {TYPES[dtypes[k]]} v{k} = {_value(step, dtypes, needs)};")
     lines += [f"y{k}[p{k} + e] = v{number};" for k, number in enumerate(body.outputs)]
-    head = f"__kernel void {name}({', '.join(parameters)})\n{{\n"
-    text = head + "".join(f"    {line}\n" for line in lines) + "}\n"
+    text = f"static void {name}_at({', '.join([*parameters, *_PLACE[scheme]])})\n{{\n"
+    text += "".join(f"    {line}\n" for line in lines) + "}\n"
+    text += f"__kernel void {name}({', '.join(parameters)})\n{{\n"
+    call = f"{name}_at({', '.join(part.rpartition(' ')[2].lstrip('*') for part in [*parameters, *_PLACE[scheme]])});"
+    text += "".join(f"    const long {place} = get_global_id({d});\n" for d, place in enumerate(_IDS[scheme]))
+    text += "    if (((long)get_group_id(0) + 1)*(long)get_local_size(0) <= n)\n"
+    text += f"        {call}\n    else if ({_IDS[scheme][0]} < n)\n        {call}\n}}\n"
     return KernelText(name, text, tuple(needs), tuple(argtypes))
 
 
@@ -195,23 +205,22 @@ def _places(scheme: str, hows: tuple[str, ...], rank: int) -> list[str]:
     """e: the number of the work-item's element; at<k>: where it is in an input that is neither flat nor one number."""
     placed = [k for k, how in enumerate(hows) if how not in ("flat", "scalar")]
     if scheme == "flat":
-        return ["const long e = get_global_id(0);", "if (e >= n) return;"]
+        return []
     if scheme == "rows":
-        lines = ["const long i = get_global_id(0), row = get_global_id(1), e = row*n + i;", "if (i >= n) return;"]
+        lines = ["const long e = row*n + i;"]
         lines += _unravelled("row", rank - 1, placed, lambda d, rest: f"{rest} / g[{d}]", rank - 1, rank, "long")
         along = {"unit": " + i", "row": ""}
         for j, k in enumerate(placed):
             step = along.get(hows[k], f" + i*g[{rank - 1 + rank*j + rank - 1}]")
             lines[-len(placed) + j] = lines[-len(placed) + j].replace(";", f"{step};")
         return lines
-    lines = ["const long e = get_global_id(0);", "if (e >= n) return;"]
     if scheme == "wide":
-        return lines + _unravelled("e", rank, placed, lambda d, rest: f"{rest} / g[{d}]", rank, rank, "long")
+        return _unravelled("e", rank, placed, lambda d, rest: f"{rest} / g[{d}]", rank, rank, "long")
 
     def quotient(d: int, rest: str) -> str:
         return f"(uint)((ulong){rest}*(ulong)g[{rank + 2*d}] >> (uint)g[{rank + 2*d + 1}])"
 
-    return lines + _unravelled("(uint)e", rank, placed, quotient, 3 * rank, rank, "uint")
+    return _unravelled("(uint)e", rank, placed, quotient, 3 * rank, rank, "uint")
 
 
 def _unravelled(
@@ -236,7 +245,7 @@ def _unravelled(
 class Fused:
     """A body over operands of one layout, on a device: ready to run."""
 
-    __slots__ = ("_bytes", "_fixed", "_global", "_kernel", "_local", "device")
+    __slots__ = ("_fixed", "_global", "_kernel", "_local", "_widths", "device")
 
     def __init__(self, device: Any, body: Body, shape: Sequence[int], strides: Sequence[Sequence[int]]) -> None:
         """strides: of the inputs, in elements, 0 where they are broadcast; shape: not empty."""
@@ -244,22 +253,28 @@ class Fused:
         text = kernel_text(body, place.scheme, place.hows, place.rank)
         self.device = device
         self._kernel = device.kernel(program([text]), text.name, (), text.argtypes)
-        local = max(1, min(LOCAL, self._kernel.max_group))
-        across = -(-place.inner // local) * local
-        self._local, self._global = ((local,), (across,)) if place.scheme != "rows" else ((local, 1), (across, place.rows))
+        rows = place.scheme == "rows"
+        self._global, self._local = ((place.inner, place.rows), (LOCAL, 1)) if rows else ((place.inner,), (LOCAL,))
         self._fixed = (place.inner,) if place.scheme == "flat" else (place.inner, _constants(device, place.geometry))
         dtypes = body.dtypes()
-        self._bytes = [ITEMSIZE[dtype] for dtype in body.inputs], [ITEMSIZE[dtypes[k]] for k in body.outputs]
+        self._widths = [ITEMSIZE[dtype] for dtype in body.inputs], [ITEMSIZE[dtypes[k]] for k in body.outputs]
 
-    def __call__(self, ins: Sequence[Any], constants: Sequence[Any], outs: Sequence[Any]) -> None:
-        """Arrays as the layout has them, outs contiguous."""
+    def _arguments(self, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> list[Any]:
         arguments = list(self._fixed)
-        for x, width in zip(ins, self._bytes[0], strict=True):
+        for x, width in zip(ins, self._widths[0], strict=True):
             arguments += (x.memory, x.offset // width)
         arguments += constants
-        for y, width in zip(outs, self._bytes[1], strict=True):
+        for y, width in zip(outs, self._widths[1], strict=True):
             arguments += (y.memory, y.offset // width)
-        self.device.launch(self._kernel, self._global, self._local, *arguments)
+        return arguments
+
+    def __call__(self, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> None:
+        """Enqueue it. Arrays as the layout has them, outs contiguous; constants: Python numbers."""
+        self.device.launch(self._kernel, self._global, self._local, *self._arguments(ins, constants, outs))
+
+    def bind(self, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> Any:
+        """A launch of these, for the device's replay."""
+        return self.device.bind(self._kernel, self._global, self._local, *self._arguments(ins, constants, outs))
 
 
 class _Kept:
@@ -287,10 +302,8 @@ def _constants(device: Any, numbers: tuple[int, ...]) -> Any:
     kept = _of(device).geometries
     memory = kept.get(numbers)
     if memory is None:
-        from tapeflow.backend.opencl.memory import Array
-
         memory = device.alloc(8 * len(numbers))
-        device.upload(Array(memory, 0, INT64, (len(numbers),), (8,)), np.array(numbers, np.int64))
+        device.upload(Array(memory, 0, INT64, (len(numbers),), (8,)), np.array(numbers, np.int64), owned=True)
         kept[numbers] = memory
         if len(kept) > KEPT:
             kept.popitem(last=False)
@@ -309,7 +322,7 @@ def fused(device: Any, body: Body, shape: tuple[int, ...], strides: tuple[tuple[
     return found
 
 
-def strides_within(array: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
+def strides_within(array: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of an array, in elements, that make it as large as shape by repeating it."""
     width = ITEMSIZE[array.dtype]
     if array.shape == shape:
@@ -323,7 +336,7 @@ def strides_within(array: Any, shape: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
-def run(device: Any, body: Body, ins: Sequence[Any], constants: Sequence[Any], outs: Sequence[Any]) -> None:
+def run(device: Any, body: Body, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> None:
     """Compute a body over the shape of its outputs."""
     shape = outs[0].shape
     if 0 in shape:

@@ -231,4 +231,4 @@ def _holds(condition: str, values: dict[str, Macro]) -> bool:
 @cache
 def library() -> Library:
     """Of kernels/prelude.cl and the headers of csrc."""
-    return Library.read([source("prelude.cl"), *((CSRC / name).read_text(encoding="utf-8") for name in HEADERS)])
+    return Library.read([source("prelude.cl"), source("random.cl"), *((CSRC / name).read_text(encoding="utf-8") for name in HEADERS)])
