@@ -348,14 +348,14 @@ float tpf_digamma_f32(float x) {
 
 // n! zeta(n + 1, x) for x > 0, by the formula of Euler and Maclaurin as in csrc; every term relative to x^-n, so that
 // nothing overflows that the result does not.
-float tpf_zeta_factorial(int n, float x) {
+tpf_pair tpf_zeta_factorial(int n, tpf_pair x) {
     const float terms[6] = {0.08333333333333333f, -0.001388888888888889f, 3.306878306878307e-05f,
         -8.267195767195768e-07f, 2.08767569878681e-08f, -5.284190138687493e-10f};
     const float s = (float)(n + 1);
-    tpf_pair whole = {x, 0.0f}, at = whole, sum = {0.0f, 0.0f}, product = {1.0f, 0.0f}, power;
+    tpf_pair whole, at = x, sum = {0.0f, 0.0f}, product = {1.0f, 0.0f}, power;
     float tail = 0.5f, factor;
     for (int last = 0; !last;) {
-        tpf_pair base = tpf_pair_quotient(whole, at);
+        tpf_pair base = tpf_pair_quotient(x, at);
         last = !(at.hi < s + 8.0f);
         power.hi = 1.0f;
         power.lo = 0.0f;
@@ -375,13 +375,13 @@ float tpf_zeta_factorial(int n, float x) {
     whole.hi = at.hi / (s - 1.0f);
     whole.lo = 0.0f;
     sum = tpf_pair_sum(sum, tpf_pair_product(power, tpf_pair_plus(whole, tail)));
-    at.hi = x;
-    at.lo = 0.0f;
     for (int k = 1; k <= n; k++) {
         tpf_pair each = {(float)k, 0.0f};
-        product = tpf_pair_product(product, tpf_pair_quotient(each, at));
+        product = tpf_pair_product(product, tpf_pair_quotient(each, x));
     }
-    return x < INFINITY ? tpf_pair_product(product, tpf_pair_quotient(sum, at)).hi : 0.0f;
+    product = tpf_pair_product(product, tpf_pair_quotient(sum, x));
+    if (!(x.hi < INFINITY)) product.hi = product.lo = 0.0f;
+    return product;
 }
 
 // Below 0: the sum of 1 / (x + k)^(n + 1) over all whole k, which is two zeta functions of the distances from x to its
@@ -390,20 +390,24 @@ float tpf_polygamma_f32(float order, float x) {
     int n = order >= 1.0f && order <= (float)TPF_POLYGAMMA_MAX && order == floor(order) ? (int)order : 0;
     int odd = n & 1;
     float y;
+    tpf_pair whole = {x, 0.0f};
     if (order == 0.0f) return tpf_digamma_f32(x);
     if (n == 0 || x != x || x == -INFINITY) return (float)TPF_NAN;
     if (x <= 0.0f && x == floor(x))
         return odd ? (float)TPF_INF : (x == 0.0f ? tpf_with_sign_f32((float)TPF_INF, -x) : (float)TPF_NAN);
     if (x > 0.0f) {
-        y = tpf_zeta_factorial(n, x);
+        y = tpf_zeta_factorial(n, whole).hi;
     } else {
-        float up = ceil(x) - x, down = x - floor(x), beyond = tpf_zeta_factorial(n, 1.0f - x);
-        float above = tpf_zeta_factorial(n, up);
-        y = tpf_zeta_factorial(n, down);
-        if (y == INFINITY || above == INFINITY) // the nearer one decides
-            y = odd || down < up ? INFINITY : (down > up ? -INFINITY : beyond);
-        else
-            y += odd ? above - beyond : beyond - above;
+        float up = ceil(x) - x, down = x - floor(x);
+        tpf_pair to_above = {up, tpf_sum_error_f32(ceil(x), -x, up)}, to_below = {down, tpf_sum_error_f32(x, -floor(x), down)};
+        tpf_pair other = {1.0f - x, tpf_sum_error_f32(1.0f, -x, 1.0f - x)};
+        tpf_pair beyond = tpf_zeta_factorial(n, other), above = tpf_zeta_factorial(n, to_above);
+        tpf_pair below = tpf_zeta_factorial(n, to_below), *minus = odd ? &beyond : &above;
+        minus->hi = -minus->hi;
+        minus->lo = -minus->lo;
+        y = tpf_pair_sum(tpf_pair_sum(below, above), beyond).hi;
+        if (below.hi == INFINITY || fabs(above.hi) == INFINITY) // the nearer one decides
+            y = odd || down < up ? INFINITY : (down > up ? -INFINITY : beyond.hi);
     }
     return odd ? y : -y;
 }

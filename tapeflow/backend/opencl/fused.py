@@ -23,7 +23,7 @@ import numpy as np
 
 from tapeflow import ops
 from tapeflow.backend.opencl.memory import Array
-from tapeflow.backend.opencl.text import TYPES, KernelText, cast, function, program
+from tapeflow.backend.opencl.text import OPTIONS, TYPES, KernelText, cast, function, program
 from tapeflow.plan.ir import BOOL, CODES, INT64, ITEMSIZE, N_ELEMENTWISE, NAMES
 
 ASTYPE = CODES["astype"]
@@ -146,12 +146,13 @@ _PLACE = {scheme: tuple([f"const long {place}" for place in places]) for scheme,
 
 
 @lru_cache(maxsize=4096)
-def kernel_text(body: Body, scheme: str, hows: tuple[str, ...], rank: int, name: str = "fused") -> KernelText:
+def kernel_text(
+    body: Body, scheme: str, hows: tuple[str, ...], rank: int, split: bool = False, name: str = "fused"
+) -> KernelText:
     """The kernel of a body whose operands lie like this.
 
     Its arguments: how many (elements, or of a row); the geometry, unless flat; of each input memory and the first
-    element; the constants; of each output memory and the first element. Groups that are full have no guard: with one
-    around each element, PoCL makes no vectors of them.
+    element; the constants; of each output memory and the first element. split: groups that are full have no guard.
     """
     dtypes = body.dtypes()
     first = len(body.inputs)
@@ -179,8 +180,9 @@ def kernel_text(body: Body, scheme: str, hows: tuple[str, ...], rank: int, name:
     text += f"__kernel void {name}({', '.join(parameters)})\n{{\n"
     call = f"{name}_at({', '.join(part.rpartition(' ')[2].lstrip('*') for part in [*parameters, *_PLACE[scheme]])});"
     text += "".join(f"    const long {place} = get_global_id({d});\n" for d, place in enumerate(_IDS[scheme]))
-    text += "    if (((long)get_group_id(0) + 1)*(long)get_local_size(0) <= n)\n"
-    text += f"        {call}\n    else if ({_IDS[scheme][0]} < n)\n        {call}\n}}\n"
+    if split:
+        text += f"    if (((long)get_group_id(0) + 1)*(long)get_local_size(0) <= n)\n        {call}\n    else\n"
+    text += f"    if ({_IDS[scheme][0]} < n)\n        {call}\n}}\n"
     return KernelText(name, text, tuple(needs), tuple(argtypes))
 
 
@@ -250,9 +252,11 @@ class Fused:
     def __init__(self, device: Any, body: Body, shape: Sequence[int], strides: Sequence[Sequence[int]]) -> None:
         """strides: of the inputs, in elements, 0 where they are broadcast; shape: not empty."""
         place = layout(shape, strides)
-        text = kernel_text(body, place.scheme, place.hows, place.rank)
+        # With a guard around each element PoCL makes no vectors: exp takes twice as long.
+        split = "portable computing language" in device.info.platform.lower()
+        text = kernel_text(body, place.scheme, place.hows, place.rank, split)
         self.device = device
-        self._kernel = device.kernel(program([text]), text.name, (), text.argtypes)
+        self._kernel = device.kernel(program([text]), text.name, OPTIONS, text.argtypes)
         rows = place.scheme == "rows"
         self._global, self._local = ((place.inner, place.rows), (LOCAL, 1)) if rows else ((place.inner,), (LOCAL,))
         self._fixed = (place.inner,) if place.scheme == "flat" else (place.inner, _constants(device, place.geometry))

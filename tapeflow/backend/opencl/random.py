@@ -10,7 +10,7 @@ import numpy as np
 from tapeflow.backend.opencl.fused import LOCAL
 from tapeflow.backend.opencl.memory import Array
 from tapeflow.backend.opencl.table import implements
-from tapeflow.backend.opencl.text import SUFFIXES, TYPES, KernelText, program
+from tapeflow.backend.opencl.text import OPTIONS, SUFFIXES, TYPES, KernelText, program
 from tapeflow.plan.ir import CODES, INT64
 
 UNIFORM, NORMAL, BITS32, BITS64, INTEGERS, PERMUTATION = range(6)  # as in core/random.pxi
@@ -67,7 +67,7 @@ def fill(device: Any, kind: int, out: Array, seed: int, draw: int, count: int = 
         lowest = (1 << (count - 1).bit_length()) - 1
         y = device.empty_array(INT64, out.shape, "permutation")
     text = _text(kind, out.dtype, words)
-    kernel = device.kernel(program([text]), text.name, (), text.argtypes)
+    kernel = device.kernel(program([text]), text.name, OPTIONS, text.argtypes)
     each = 4 // words
     offset = y.offset // (out.nbytes // n)
     numbers = (seed % 2**64, draw % 2**64, count % 2**64, lowest % 2**64)

@@ -20,6 +20,8 @@ from tapeflow.plan.ir import BOOL, NAMES
 SUFFIXES = tuple(ops.DTYPES)  # by the code of a dtype
 TYPES = ("uchar", "uchar", "int", "long", "float", "double")
 
+OPTIONS = ("-w",)  # C that is right by precedence alone makes drivers write to stderr
+
 _DOUBLE_LITERAL = re.compile(
     r"(?<![\w.])(?:0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?[pP][+-]?\d+|(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)"
     r"(?![\w.])"
