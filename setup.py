@@ -197,7 +197,7 @@ def macros():
 setup(
     packages=[*find_packages(include=["tapeflow*"]), "tapeflow.kernels"],
     package_dir={"tapeflow.kernels": "kernels"},  # OpenCL C: data, beside the package here and inside it when installed
-    package_data={"tapeflow": ["py.typed", "*.pyi"], "tapeflow.kernels": ["*.cl"]},
+    package_data={"tapeflow": ["py.typed", "*.pyi", "csrc/*.h"], "tapeflow.kernels": ["*.cl"]},
     include_package_data=False,
     ext_modules=[Extension("tapeflow._core", ["tapeflow/_core.pyx"], define_macros=macros())],
     cmdclass={"build_ext": build_ext},

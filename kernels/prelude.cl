@@ -32,16 +32,22 @@ uint64_t tpf_bits_f64(double x) { return as_ulong(x); }
 float tpf_from_bits_f32(uint32_t u) { return as_float(u); }
 double tpf_from_bits_f64(uint64_t u) { return as_double(u); }
 
-// Mesa takes 0 - a for -a, whatever the sign of a zero is.
+// Mesa takes 0 - a for -a, whatever the sign of a zero is, and a*0 for 0, whatever a is.
 float tpf_abs_f32(float a) { return fabs(a); }
 double tpf_abs_f64(double a) { return fabs(a); }
+uint8_t tpf_isinf_f32(float a) { return fabs(a) == INFINITY; }
+uint8_t tpf_isinf_f64(double a) { return fabs(a) == INFINITY; }
+uint8_t tpf_isfinite_f32(float a) { return fabs(a) < INFINITY; }
+uint8_t tpf_isfinite_f64(double a) { return fabs(a) < INFINITY; }
 
 // cast.h and random.h make loops with these.
 #define TPF_CAST_COPY(name, size)
 #define TPF_CAST(from, to, X, Y, convert) Y tpf_cast_##from##_##to(X x) { return (Y)convert(x); }
 #define TPF_TABLE __constant
-#define TPF_WORDS_32(name, type, expr) type tpf_word_##name(uint32_t word) { const uint32_t v[1] = {word}; const int i = 0; return expr; }
-#define TPF_WORDS_64(name, type, expr) type tpf_word_##name(uint64_t word) { const uint64_t w[1] = {word}; const int i = 0; return expr; }
+#define TPF_WORDS_32(name, type, expr) \
+    type tpf_word_##name(uint32_t word) { const uint32_t v[1] = {word}; const int i = 0; return expr; }
+#define TPF_WORDS_64(name, type, expr) \
+    type tpf_word_##name(uint64_t word) { const uint64_t w[1] = {word}; const int i = 0; return expr; }
 
 // ---- of float32, where the functions of csrc work in float64 ----
 
@@ -107,13 +113,14 @@ tpf_turn tpf_turn_far(float x) {
     uint64_t w2 = ((((uint64_t)b2 << 32) | b3) << s) >> 32;
     int below;
     float sign;
-    tpf_pair r, half_pi = {0x1.921fb6p+0f, -0x1.777a5cp-25f};
+    tpf_pair r, quarter = {0x1.921fb6p+0f, -0x1.777a5cp-25f};
     tpf_turn z;
     top = ((m * w0) << 32) + m * w1 + ((m * w2) >> 32);
     below = (top & 0x2000000000000000ul) != 0; // the nearest multiple is the one above
     g = top << 2;
     g = below ? 0ul - g : g;
-    r = tpf_pair_product(tpf_pair_of((float)(uint32_t)(g >> 40) * 0x1p-24f, (float)(g & 0xfffffffffful) * 0x1p-64f), half_pi);
+    r = tpf_pair_of((float)(uint32_t)(g >> 40) * 0x1p-24f, (float)(g & 0xfffffffffful) * 0x1p-64f);
+    r = tpf_pair_product(r, quarter);
     sign = below != (x < 0.0f) ? -1.0f : 1.0f;
     z.quadrant = (uint32_t)(top >> 62) + (below ? 1u : 0u);
     z.quadrant = x < 0.0f ? 0u - z.quadrant : z.quadrant;
@@ -399,7 +406,8 @@ float tpf_polygamma_f32(float order, float x) {
         y = tpf_zeta_factorial(n, whole).hi;
     } else {
         float up = ceil(x) - x, down = x - floor(x);
-        tpf_pair to_above = {up, tpf_sum_error_f32(ceil(x), -x, up)}, to_below = {down, tpf_sum_error_f32(x, -floor(x), down)};
+        tpf_pair to_above = {up, tpf_sum_error_f32(ceil(x), -x, up)};
+        tpf_pair to_below = {down, tpf_sum_error_f32(x, -floor(x), down)};
         tpf_pair other = {1.0f - x, tpf_sum_error_f32(1.0f, -x, 1.0f - x)};
         tpf_pair beyond = tpf_zeta_factorial(n, other), above = tpf_zeta_factorial(n, to_above);
         tpf_pair below = tpf_zeta_factorial(n, to_below), *minus = odd ? &beyond : &above;
@@ -416,7 +424,9 @@ float tpf_polygamma_f32(float order, float x) {
 int tpf_divide_is_near_f32(float a, float b) { return 0; }
 float tpf_remainder_near_f32(float a, float b) { return 0.0f; }
 float tpf_floor_divide_near_f32(float a, float b) { return 0.0f; }
-uint8_t tpf_floor_divide_u8(uint8_t a, uint8_t b) { return b == 0 ? (uint8_t)0 : (uint8_t)((uint)a / (uint)(b == 0 ? 1 : b)); }
+uint8_t tpf_floor_divide_u8(uint8_t a, uint8_t b) {
+    return b == 0 ? (uint8_t)0 : (uint8_t)((uint)a / (uint)(b == 0 ? 1 : b));
+}
 int32_t tpf_floor_divide_i32(int32_t a, int32_t b) {
     int plain = (b != 0) & (b != -1);
     int32_t d = plain ? b : 1, q = a / d, negated = (int32_t)(0u - (uint32_t)a);

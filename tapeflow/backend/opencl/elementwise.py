@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 from tapeflow import ops
@@ -10,7 +10,7 @@ from tapeflow.backend.opencl.fused import ASTYPE, Body, Step, run
 from tapeflow.backend.opencl.table import implements
 
 
-@lru_cache(maxsize=None)
+@cache
 def body(op: int, inputs: tuple[int, ...], dtype: int) -> Body:
     """The one step of an op of operands of these dtypes, whose result is of this dtype."""
     if op != ASTYPE and _entries[op].kind == "compare":

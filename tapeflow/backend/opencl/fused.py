@@ -30,6 +30,8 @@ ASTYPE = CODES["astype"]
 LOCAL = 256  # work-items of a group: loops over a grid are 30 times slower on the processors that OpenCL runs on
 LONG_ROW = 128  # from here on rows are worth a row of work-groups
 NARROW = 1 << 31
+ARGUMENTS = 120  # of a kernel; every device takes 1,024 bytes, and none has more than 8
+STEPS = 128  # of a kernel: compilers take longer than in proportion
 KEPT = 1024  # groups that a device remembers how to launch, and geometries
 
 _SCALARS = (np.uint8, np.uint8, np.int32, np.int64, np.float32, np.float64)
@@ -60,9 +62,45 @@ class Body(NamedTuple):
         return found
 
 
+class Part(NamedTuple):
+    """Some steps of a body as one of its own. reads, writes: numbers of values of the whole; constants: of those."""
+
+    body: Body
+    reads: tuple[int, ...]
+    constants: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+@lru_cache(maxsize=4096)
+def parts(body: Body, start: int = 0, stop: int | None = None) -> tuple[Part, ...]:
+    """A body in pieces, in order, that have few enough arguments and steps for one kernel: mostly one."""
+    stop = len(body.steps) if stop is None else stop
+    inputs, first = len(body.inputs), len(body.inputs) + len(body.constants)
+    made = range(first + start, first + stop)
+    read = {k for step in body.steps[start:stop] for k in step.operands if k not in made}
+    wanted = {*body.outputs, *(k for step in body.steps[stop:] for k in step.operands)}
+    reads = tuple(sorted(k for k in read if not inputs <= k < first))
+    constants = tuple(sorted(k - inputs for k in read if inputs <= k < first))
+    writes = tuple(k for k in made if k in wanted)
+    arguments = 2 + 2 * len(reads) + len(constants) + 2 * len(writes)
+    if stop - start > 1 and (arguments > ARGUMENTS or stop - start > STEPS):
+        half = (start + stop) // 2
+        return parts(body, start, half) + parts(body, half, stop)
+    dtypes = body.dtypes()
+    numbers = (*reads, *(inputs + k for k in constants), *made)
+    renamed = {k: n for n, k in enumerate(numbers)}
+    piece = Body(
+        tuple([dtypes[k] for k in reads]),
+        tuple([body.constants[k] for k in constants]),
+        tuple([step._replace(operands=tuple([renamed[k] for k in step.operands])) for step in body.steps[start:stop]]),
+        tuple([renamed[k] for k in writes]),
+    )
+    return (Part(piece, reads, constants, writes),)
+
+
 class Layout(NamedTuple):
-    """How operands lie. scheme: see above; hows: of each input, flat, scalar (one number), unit (neighbours along rows),
-    row (one number for a row), general; rank: axes, those merged that lie like one."""
+    """How operands lie. scheme: see above; hows: of each input, flat, scalar (one number), unit (neighbours along
+    rows), row (one number for a row), general; rank: axes, those merged that lie like one."""
 
     scheme: str
     hows: tuple[str, ...]
@@ -213,14 +251,14 @@ def _places(scheme: str, hows: tuple[str, ...], rank: int) -> list[str]:
         lines += _unravelled("row", rank - 1, placed, lambda d, rest: f"{rest} / g[{d}]", rank - 1, rank, "long")
         along = {"unit": " + i", "row": ""}
         for j, k in enumerate(placed):
-            step = along.get(hows[k], f" + i*g[{rank - 1 + rank*j + rank - 1}]")
+            step = along.get(hows[k], f" + i*g[{rank - 1 + rank * j + rank - 1}]")
             lines[-len(placed) + j] = lines[-len(placed) + j].replace(";", f"{step};")
         return lines
     if scheme == "wide":
         return _unravelled("e", rank, placed, lambda d, rest: f"{rest} / g[{d}]", rank, rank, "long")
 
     def quotient(d: int, rest: str) -> str:
-        return f"(uint)((ulong){rest}*(ulong)g[{rank + 2*d}] >> (uint)g[{rank + 2*d + 1}])"
+        return f"(uint)((ulong){rest}*(ulong)g[{rank + 2 * d}] >> (uint)g[{rank + 2 * d + 1}])"
 
     return _unravelled("(uint)e", rank, placed, quotient, 3 * rank, rank, "uint")
 
@@ -236,7 +274,7 @@ def _unravelled(
     for d in range(axes - 1, 0, -1):
         lines.append(f"const {ctype} r{d - 1} = {quotient(d, f'r{d}')}, c{d} = r{d} - r{d - 1}*({ctype})g[{d}];")
     for j, k in enumerate(placed):
-        terms = [f"(long){'r0' if d == 0 else f'c{d}'}*g[{first + stride*j + d}]" for d in range(axes)]
+        terms = [f"(long){'r0' if d == 0 else f'c{d}'}*g[{first + stride * j + d}]" for d in range(axes)]
         lines.append(f"const long at{k} = {' + '.join(terms) or '0'};")
     return lines
 
@@ -258,7 +296,8 @@ class Fused:
         self.device = device
         self._kernel = device.kernel(program([text]), text.name, OPTIONS, text.argtypes)
         rows = place.scheme == "rows"
-        self._global, self._local = ((place.inner, place.rows), (LOCAL, 1)) if rows else ((place.inner,), (LOCAL,))
+        self._global: tuple[int, ...] = (place.inner, place.rows) if rows else (place.inner,)
+        self._local: tuple[int, ...] = (LOCAL, 1) if rows else (LOCAL,)
         self._fixed = (place.inner,) if place.scheme == "flat" else (place.inner, _constants(device, place.geometry))
         dtypes = body.dtypes()
         self._widths = [ITEMSIZE[dtype] for dtype in body.inputs], [ITEMSIZE[dtypes[k]] for k in body.outputs]
@@ -341,9 +380,21 @@ def strides_within(array: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def run(device: Any, body: Body, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> None:
-    """Compute a body over the shape of its outputs."""
+    """Compute a body over the shape of its outputs, by as many kernels as it takes."""
     shape = outs[0].shape
     if 0 in shape:
         return
-    strides = tuple([strides_within(x, shape) for x in ins])
-    fused(device, body, shape, strides)(ins, constants, outs)
+    if len(body.steps) == 1:
+        strides = tuple([strides_within(x, shape) for x in ins])
+        fused(device, body, shape, strides)(ins, constants, outs)
+        return
+    dtypes = body.dtypes()
+    arrays = {**dict(enumerate(ins)), **dict(zip(body.outputs, outs, strict=True))}
+    for part in parts(body):
+        for k in part.writes:
+            if k not in arrays:
+                arrays[k] = device.empty_array(dtypes[k], shape, "fused")
+        xs = [arrays[k] for k in part.reads]
+        strides = tuple([strides_within(x, shape) for x in xs])
+        group = fused(device, part.body, shape, strides)
+        group(xs, [constants[k] for k in part.constants], [arrays[k] for k in part.writes])

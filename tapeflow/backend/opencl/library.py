@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -130,15 +130,6 @@ class Library:
             visit(name)
         return found
 
-    @cached_property
-    def floats(self) -> frozenset[str]:
-        """The functions for float32 that need float64: there must be none that an op of the table calls."""
-        return frozenset(
-            name
-            for name in self.items
-            if name.endswith("_f32") and any("double" in x.words for x in self.closure([name]).values())
-        )
-
 
 def _end_of_line(text: str, at: int) -> int:
     """The end of a directive, with the lines that follow a backslash."""
@@ -231,4 +222,6 @@ def _holds(condition: str, values: dict[str, Macro]) -> bool:
 @cache
 def library() -> Library:
     """Of kernels/prelude.cl and the headers of csrc."""
-    return Library.read([source("prelude.cl"), source("random.cl"), *((CSRC / name).read_text(encoding="utf-8") for name in HEADERS)])
+    return Library.read(
+        [source("prelude.cl"), source("random.cl"), *((CSRC / name).read_text(encoding="utf-8") for name in HEADERS)]
+    )

@@ -31,7 +31,11 @@ def _text(kind: int, dtype: int, words: int) -> KernelText:
         INTEGERS: (f"({TYPES[dtype]})tpf_scaled_{32 * words}(w, count, lowest)", f"tpf_scaled_{32 * words}"),
         PERMUTATION: ("tpf_permutation_key(w, lowest, (ulong)(first + k) % count)", "tpf_permutation_key"),
     }[kind]
-    ctype, each, vector, philox = TYPES[dtype], 4 // words, *(("ulong", "tpf_philox_long") if wide else ("uint", "tpf_philox"))
+    ctype, each, vector, philox = (
+        TYPES[dtype],
+        4 // words,
+        *(("ulong", "tpf_philox_long") if wide else ("uint", "tpf_philox")),
+    )
     lines = [
         "__kernel void draw(const long n, const ulong key, const ulong number, const ulong count, const ulong lowest,",
         f"    __global {ctype} *y, const long p)",
@@ -40,11 +44,14 @@ def _text(kind: int, dtype: int, words: int) -> KernelText:
         "    if (first < n) {",
         f"        const {vector}{each} words = {philox}((ulong)get_global_id(0), key, number);",
         f"        {ctype} made[{each}];",
-        *(f"        {{ const {vector} w = words.s{k}; const long k = {k}; made[{k}] = {converted}; }}" for k in range(each)),
+        *(
+            f"        {{ const {vector} w = words.s{k}; const long k = {k}; made[{k}] = {converted}; }}"
+            for k in range(each)
+        ),
         f"        if (first + {each} <= n) {{",
         f"            vstore{each}(({ctype}{each})({', '.join(f'made[{k}]' for k in range(each))}), 0, y + p + first);",
         "        } else {",
-        f"            for (long k = 0; first + k < n; k++) y[p + first + k] = made[k];",
+        "            for (long k = 0; first + k < n; k++) y[p + first + k] = made[k];",
         "        }",
         "    }",
         "}",

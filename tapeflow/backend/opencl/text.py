@@ -23,13 +23,13 @@ TYPES = ("uchar", "uchar", "int", "long", "float", "double")
 OPTIONS = ("-w",)  # C that is right by precedence alone makes drivers write to stderr
 
 _DOUBLE_LITERAL = re.compile(
-    r"(?<![\w.])(?:0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?[pP][+-]?\d+|(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?|\d+[eE][+-]?\d+)"
-    r"(?![\w.])"
+    r"(?<![\w.])(?:0[xX][0-9a-fA-F]+(?:\.[0-9a-fA-F]*)?[pP][+-]?\d+|(?:\d+\.\d*|\.\d+)(?:[eE][+-]?\d+)?"
+    r"|\d+[eE][+-]?\d+)(?![\w.])"
 )
 
 
 class KernelText(NamedTuple):
-    """One kernel: its name, its text, the functions that it calls, the types of its arguments, NumPy's (None: a buffer)."""
+    """One kernel: its name, its text, the functions that it calls, NumPy's types of its arguments (None: a buffer)."""
 
     name: str
     text: str
@@ -58,9 +58,7 @@ def _definition(name: str, dtype: int) -> Item | None:
         return None
     ctype = ops.DTYPES[suffix][1]
     result = "uint8_t" if entry.kind == "compare" else ctype
-    inputs = ", ".join(
-        f"{'uint8_t' if entry.kind == 'select' and key == 'a' else ctype} {key}" for key in entry.inputs
-    )
+    inputs = ", ".join(f"{'uint8_t' if entry.kind == 'select' and key == 'a' else ctype} {key}" for key in entry.inputs)
     body = "".join(f"    {line}\n" for line in c_statements(entry.value, suffix, result))
     return item(f"static {result} tpf_{name}_{suffix}({inputs}) {{\n{body}}}\n")
 
@@ -101,3 +99,21 @@ def program(kernels: Iterable[KernelText]) -> str:
     else:
         text = _DOUBLE_LITERAL.sub(r"\g<0>f", text)
     return pragmas + text
+
+
+# ---- accuracy
+
+# Where float32 is not as accurate as the table says: it is made of float32 alone, that of the cpu of float64.
+_WIDER = {"logaddexp": 5.0}
+_LOOSE = 4.0  # what quotients and roots that are not rounded correctly add (OpenCL C 1.2, 7.4: 2.5 and 3 ULP)
+
+
+def bound(name: str, dtype: int, rounds: bool) -> float:
+    """The largest error of an op on a device, in the units of its entry. rounds: the device rounds quotients and roots
+    of float32 correctly, as processors do; OpenCL asks for that in float64 alone."""
+    ulp = ops.TABLE[name].ulp
+    if SUFFIXES[dtype] != "f32":
+        return ulp
+    ulp = _WIDER.get(name, ulp)
+    needs = (f"tpf_{name}_f32",)
+    return ulp if rounds or not re.search(r"[\w)] / |\bsqrt\b", functions(needs)) else ulp + _LOOSE
