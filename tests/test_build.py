@@ -146,6 +146,7 @@ def test_wheel(tmp_path):
     (module,) = (name for name in names if name.startswith("tapeflow/_core.") and not name.endswith(".pyi"))
     assert module.endswith((".so", ".pyd"))
     assert any(name.endswith("LICENSE") for name in names)
+    assert {"tapeflow/csrc/tpf_math.h", "tapeflow/kernels/prelude.cl"} <= set(names)  # what kernels are made of
     assert not [name for name in names if name.startswith(("tests/", "bench/", "examples/"))]
     assert not [name for name in names if name.endswith((".pyx", ".pxi", ".c", ".o"))]
     kernels = {path.name for path in (ROOT / "kernels").glob("*.cl")}
