@@ -309,6 +309,7 @@ ADD_SEGMENTS(add_lanes, s, m, const long o = row / inner; const long i = row - o
 #define PLACE_AXES_8 PLACE_AXES_4 PLACE_AXIS(4) PLACE_AXIS(5) PLACE_AXIS(6) PLACE_AXIS(7)
 #define PLACE_STEPS_8 PLACE_STEPS_4 PLACE_STEP(4) PLACE_STEP(5) PLACE_STEP(6) PLACE_STEP(7)
 
+// (Mesa 22 takes index < 0 ? extent : 0 for 0 where index is a converted int.)
 // first: the positions begin with base and the steps along the axes, else the index adds to what is there.
 #define PLACES(rank)                                                                                         \
     __kernel void places_##rank(__global long *y, const long y_start, __global const INDEX *x,               \
@@ -323,8 +324,8 @@ ADD_SEGMENTS(add_lanes, s, m, const long o = row / inner; const long i = row - o
             PLACE_STEPS_##rank                                                                               \
             if (i < n0) {                                                                                    \
                 long index = (long)x[from + i * x0];                                                         \
-                index += index < 0 ? extent : 0;                                                             \
-                if ((ulong)index >= (ulong)extent) *bad = 1;                                                 \
+                index += extent & (index >> 63);                                                             \
+                if (index < 0 || index >= extent) *bad = 1;                                                  \
                 place = first ? place + i * step0 : y[to + i * y0];                                          \
                 y[to + i * y0] = place + index * times;                                                      \
             }                                                                                                \
@@ -361,10 +362,12 @@ __kernel void coordinate(__global long *y, const long y_start, __global const lo
     if (k < n) y[y_start + k] = at[k] / step % extent;
 }
 
-// counts[i] = the sum of those before it, counts[n] of all: each work-item of one group has a part of its own.
+// counts[i] = the sum of those before it, counts[n] of all: each work-item of one group has a part of its own. (A group
+// may be smaller than was asked for, and there are more of them then.)
 __kernel void offsets(__global long *counts, const long n)
 {
     __local long part[GROUP];
+    if (get_group_id(0) != 0) return;
     const int l = (int)get_local_id(0), width = (int)get_local_size(0);
     const long each = (n + width - 1) / width, first = min(n, l * each), end = min(n, first + each);
     long sum = 0;
