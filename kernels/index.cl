@@ -77,15 +77,15 @@ __kernel void transpose(__global ITEM *y, const long y_start, __global const ITE
     const int l = (int)get_local_id(0), width = (int)get_local_size(0);
     for (long unit = (long)get_group_id(0); unit < units; unit += (long)get_num_groups(0)) {
         const long matrix = unit / (across * down), part = unit - matrix * across * down;
-        const long first0 = part % across * TILE, first1 = part / across * TILE;
+        const long below = part / across, first0 = (part - below * across) * TILE, first1 = below * TILE;
         for (int t = l; t < TILE * TILE; t += width) {
-            const long i = first0 + t / TILE, j = first1 + t % TILE;
-            if (i < n0 && j < n1) tile[t / TILE][t % TILE] = x[x_start + matrix * x2 + i * x0 + j * x1];
+            const long i = first0 + (t >> 4), j = first1 + (t & 15);
+            if (i < n0 && j < n1) tile[t >> 4][t & 15] = x[x_start + matrix * x2 + i * x0 + j * x1];
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         for (int t = l; t < TILE * TILE; t += width) {
-            const long i = first0 + t % TILE, j = first1 + t / TILE;
-            if (i < n0 && j < n1) y[y_start + matrix * y2 + i * y0 + j * y1] = tile[t % TILE][t / TILE];
+            const long i = first0 + (t & 15), j = first1 + (t >> 4);
+            if (i < n0 && j < n1) y[y_start + matrix * y2 + i * y0 + j * y1] = tile[t & 15][t >> 4];
         }
         barrier(CLK_LOCAL_MEM_FENCE);
     }

@@ -58,28 +58,40 @@ float2 add_pairs(float2 a, float2 b)
 #elif defined(LOGSUMEXP)
 
 #ifdef PAIRS
-// .x + log(.y + .z): .x is a multiple of 16 next to the largest so far, so that it seldom changes.
-#define STATE float4
-#define FIRST ((float4)(-INFINITY, 0.0f, 0.0f, 0.0f))
+// at + log(hi + lo): at is a multiple of 16 next to the largest so far, so that it seldom changes.
+typedef struct {
+    float at, hi, lo;
+} STATE;
+#define FIRST ((STATE){-INFINITY, 0.0f, 0.0f})
 
-float4 load(float x)
+STATE load(float x)
 {
-    const float at = rint(x / 16.0f) * 16.0f;
-    return fabs(x) <= FLT_MAX ? (float4)(at, exp(x - at), 0.0f, 0.0f) : (float4)(x, 1.0f, 0.0f, 0.0f);
+    STATE s = {x, 1.0f, 0.0f};
+    if (fabs(x) <= FLT_MAX) {
+        s.at = rint(x / 16.0f) * 16.0f;
+        s.hi = exp(x - s.at);
+    }
+    return s;
 }
 
-float4 join(float4 a, float4 b)
+// (Mesa 22 changes the caller's struct where a function changes its copy.)
+STATE join_less(const STATE more, const STATE less)
 {
-    const int turn = !(a.x >= b.x); // b is larger, or one is NaN
-    const float4 more = turn ? b : a, less = turn ? a : b;
-    if (a.x != a.x || b.x != b.x) return (float4)(NAN, 1.0f, 0.0f, 0.0f);
-    if (!(fabs(more.x) <= FLT_MAX && less.x >= -FLT_MAX)) return more;
-    const float factor = more.x == less.x ? 1.0f : exp(less.x - more.x);
-    return (float4)(more.x, add_pairs(more.yz, less.yz * factor), 0.0f);
+    if (!(fabs(more.at) <= FLT_MAX && less.at >= -FLT_MAX)) return more;
+    const float factor = more.at == less.at ? 1.0f : exp(less.at - more.at);
+    const float2 sum = add_pairs((float2)(more.hi, more.lo), (float2)(less.hi * factor, less.lo * factor));
+    const STATE both = {more.at, sum.x, sum.y};
+    return both;
+}
+
+STATE join(STATE a, STATE b)
+{
+    if (a.at != a.at || a.at > b.at) return join_less(a, b);
+    return join_less(b, a); // b is NaN or no less
 }
 #define LOAD(i) load(x[i])
 #define JOIN join
-#define VALUE(s) (fabs((s).x) <= FLT_MAX ? (s).x + log((s).y) : (s).x)
+#define VALUE(s) (fabs((s).at) <= FLT_MAX ? (s).at + log((s).hi) : (s).at)
 #else
 #define STATE WIDE
 #define FIRST (-INFINITY)
@@ -140,16 +152,16 @@ typedef struct {
 
 STATE next(STATE s, float x)
 {
-    int e = 0, f = 0;
     if (!(fabs(x) <= FLT_MAX) || x == 0.0f || !(fabs(s.m.x) <= FLT_MAX) || s.m.x == 0.0f) {
         s.m = (float2)(s.m.x * x, 0.0f);
         return s;
     }
-    x = frexp(x, &e);
+    const int e = ilogb(x);
+    x = ldexp(x, -e);
     const float p = s.m.x * x;
-    s.m = normal(p, fma(s.m.x, x, -p) + s.m.y * x);
-    (void)frexp(s.m.x, &f);
-    s.m = (float2)(ldexp(s.m.x, -f), ldexp(s.m.y, -f));
+    const float2 m = normal(p, fma(s.m.x, x, -p) + s.m.y * x);
+    const int f = ilogb(m.x);
+    s.m = (float2)(ldexp(m.x, -f), ldexp(m.y, -f));
     s.exponent += e + f;
     if (s.exponent > 1024) s.m = (float2)(copysign(INFINITY, s.m.x), 0.0f); // as float64
     if (s.exponent < -1074) s.m = (float2)(copysign(0.0f, s.m.x), 0.0f);
@@ -189,7 +201,7 @@ float2 next(float2 s, float x, float a)
 #endif
 
 // The first element of a line: (outer, n, inner), the lines being (outer, inner).
-#define LINE_START (line / inner * n * inner + line % inner + (reverse ? (n - 1) * inner : 0))
+#define LINE_START (line + line / inner * (n - 1) * inner + (reverse ? (n - 1) * inner : 0))
 
 #if defined(PRODUCT) || defined(RECURRENCE)
 
@@ -259,19 +271,19 @@ __kernel void scan_totals(__global STATE *totals, __global const T *x, const lon
     totals[unit] = all;
 }
 
-__kernel void scan_before(__global STATE *totals, const long lines, const long blocks)
+__kernel void scan_before(__global STATE *starts, __global const STATE *totals, const long lines,
+                          const long blocks)
 {
     const long line = (long)get_global_id(0);
     if (line >= lines) return;
     STATE before = FIRST;
     for (long block = 0; block < blocks; block++) {
-        const STATE all = totals[block * lines + line];
-        totals[block * lines + line] = before;
-        before = JOIN(before, all);
+        starts[block * lines + line] = before;
+        before = JOIN(before, totals[block * lines + line]);
     }
 }
 
-__kernel void scan_blocks(__global OUT *y, const long y_start, __global const STATE *totals, __global const T *x,
+__kernel void scan_blocks(__global OUT *y, const long y_start, __global const STATE *starts, __global const T *x,
                           const long x_start, const long lines, const long n, const long inner, const int reverse,
                           const long units)
 {
@@ -281,7 +293,7 @@ __kernel void scan_blocks(__global OUT *y, const long y_start, __global const ST
     x += x_start;
     const long block = unit / lines, line = unit - block * lines, step = reverse ? -inner : inner;
     const long end = min((block + 1) * BLOCK, n);
-    const STATE before = totals[unit];
+    const STATE before = starts[unit];
     long at = LINE_START + block * BLOCK * step;
     STATE all = FIRST;
     for (long k = block * BLOCK; k < end; k++, at += step) {

@@ -20,7 +20,7 @@ LINES = {True: 64, False: 16384}  # by is_cpu: so many lines are enough to have 
 _LINES = (None, LONG, None, LONG, LONG, LONG, LONG, INT)
 _TWO = (None, LONG, None, LONG, None, LONG, LONG, LONG, LONG, INT)
 _TOTALS = (None, None, LONG, LONG, LONG, LONG, INT, LONG)
-_BEFORE = (None, LONG, LONG)
+_BEFORE = (None, None, LONG, LONG)
 _BLOCKS = (None, LONG, None, None, LONG, LONG, LONG, LONG, INT, LONG)
 
 _BITS = ("uchar", "uchar", "uint", "ulong", "uint", "ulong")  # by dtype
@@ -56,13 +56,13 @@ def _by_blocks(device: Device, options: tuple[str, ...], params: tuple[int, ...]
         return
     blocks = -(-n // BLOCK)
     units = blocks * lines
-    totals = device.alloc(units * STATE_BYTES)
+    totals, starts = device.alloc(units * STATE_BYTES), device.alloc(units * STATE_BYTES)
     kernel = device.kernel(TEXT, "scan_totals", options, _TOTALS)
     launch_rows(device, kernel, units, 1, totals, *here, units)
     kernel = device.kernel(TEXT, "scan_before", options, _BEFORE)
-    launch_rows(device, kernel, lines, 1, totals, lines, blocks)
+    launch_rows(device, kernel, lines, 1, starts, totals, lines, blocks)
     kernel = device.kernel(TEXT, "scan_blocks", options, _BLOCKS)
-    launch_rows(device, kernel, units, 1, out.memory, start(out), totals, *here, units)
+    launch_rows(device, kernel, units, 1, out.memory, start(out), starts, *here, units)
 
 
 def _in_order(
