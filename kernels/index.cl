@@ -17,7 +17,10 @@ long quotient(long a, long b, int narrow)
     return narrow ? (long)((uint)a / (uint)b) : a / b;
 }
 
-// ---- copies: dimension 0 is one axis, dimension 1 all others as rows. ----
+// Dimension 0 is a lane, the other two are a row: without a loop, so that compilers for CPUs make vectors of lanes.
+#define ROW ((long)get_global_id(2) * (long)get_global_size(1) + (long)get_global_id(1))
+
+// ---- copies: a lane for one axis, all others are the rows. ----
 
 #define AXIS(d) , const long n##d, const long y##d, const long x##d
 #define STEP(d)                                                                                              \
@@ -44,12 +47,11 @@ long quotient(long a, long b, int narrow)
                        const long rows, const int narrow, const long n0, const long y0,                      \
                        const long x0 AXES_##rank)                                                            \
     {                                                                                                        \
-        const long i = (long)get_global_id(0);                                                               \
-        for (long row = (long)get_global_id(1); row < rows; row += (long)get_global_size(1)) {               \
-            long rest = row, to = y_start, from = x_start;                                                   \
-            STEPS_##rank                                                                                     \
-            if (i < n0) y[to + i * Y0] = x[from + i * X0];                                                   \
-        }                                                                                                    \
+        const long i = (long)get_global_id(0), row = ROW;                                                    \
+        long rest = row, to = y_start, from = x_start;                                                       \
+        if (i >= n0 || row >= rows) return;                                                                  \
+        STEPS_##rank                                                                                         \
+        y[to + i * Y0] = x[from + i * X0];                                                                   \
     }
 #define COPY_BOTH(rank)                                                                                         \
     COPY(copy_##rank, rank, y0, x0)                                                                          \
@@ -107,24 +109,20 @@ __kernel void take_inner(__global ITEM *y, const long y_start, __global const IT
                          __global const long *idx, const long idx_start, const long rows, const long m,
                          const long inner, const long x_outer, const long x_axis, const long x_inner)
 {
-    const long i = (long)get_global_id(0);
-    for (long row = (long)get_global_id(1); row < rows; row += (long)get_global_size(1)) {
-        const long o = row / m, at = idx[idx_start + row - o * m];
-        if (i < inner) y[y_start + row * inner + i] = x[x_start + o * x_outer + at * x_axis + i * x_inner];
-    }
+    const long i = (long)get_global_id(0), row = ROW;
+    if (i >= inner || row >= rows) return;
+    const long o = row / m, at = idx[idx_start + row - o * m];
+    y[y_start + row * inner + i] = x[x_start + o * x_outer + at * x_axis + i * x_inner];
 }
 
 __kernel void take_lanes(__global ITEM *y, const long y_start, __global const ITEM *x, const long x_start,
                          __global const long *idx, const long idx_start, const long rows, const long m,
                          const long inner, const long x_outer, const long x_axis, const long x_inner)
 {
-    const long k = (long)get_global_id(0);
-    for (long row = (long)get_global_id(1); row < rows; row += (long)get_global_size(1)) {
-        const long o = row / inner, i = row - o * inner;
-        if (k < m)
-            y[y_start + (o * m + k) * inner + i] =
-                x[x_start + o * x_outer + idx[idx_start + k] * x_axis + i * x_inner];
-    }
+    const long k = (long)get_global_id(0), row = ROW;
+    if (k >= m || row >= rows) return;
+    const long o = row / inner, i = row - o * inner, at = idx[idx_start + k];
+    y[y_start + (o * m + k) * inner + i] = x[x_start + o * x_outer + at * x_axis + i * x_inner];
 }
 
 // y[o, idx[k], i] = v[o, k, i]. last: of each index the last k that has it (of those from `first` on), which is the one
@@ -134,12 +132,11 @@ __kernel void put_inner(__global ITEM *y, const long y_start, __global const ITE
                         const long first, const long count, const long rows, const long m, const long n,
                         const long inner)
 {
-    const long i = (long)get_global_id(0);
-    for (long row = (long)get_global_id(1); row < rows; row += (long)get_global_size(1)) {
-        const long o = row / count, k = row - o * count, at = idx[idx_start + first + k];
-        if (i < inner && (!repeats || last[at] == (int)k))
-            y[y_start + (o * n + at) * inner + i] = v[v_start + (o * m + first + k) * inner + i];
-    }
+    const long i = (long)get_global_id(0), row = ROW;
+    if (i >= inner || row >= rows) return;
+    const long o = row / count, k = row - o * count, at = idx[idx_start + first + k];
+    if (!repeats || last[at] == (int)k)
+        y[y_start + (o * n + at) * inner + i] = v[v_start + (o * m + first + k) * inner + i];
 }
 
 __kernel void put_lanes(__global ITEM *y, const long y_start, __global const ITEM *v, const long v_start,
@@ -147,15 +144,11 @@ __kernel void put_lanes(__global ITEM *y, const long y_start, __global const ITE
                         const long first, const long count, const long rows, const long m, const long n,
                         const long inner)
 {
-    const long k = (long)get_global_id(0);
-    for (long row = (long)get_global_id(1); row < rows; row += (long)get_global_size(1)) {
-        const long o = row / inner, i = row - o * inner;
-        if (k < count) {
-            const long at = idx[idx_start + first + k];
-            if (!repeats || last[at] == (int)k)
-                y[y_start + (o * n + at) * inner + i] = v[v_start + (o * m + first + k) * inner + i];
-        }
-    }
+    const long k = (long)get_global_id(0), row = ROW;
+    if (k >= count || row >= rows) return;
+    const long o = row / inner, i = row - o * inner, at = idx[idx_start + first + k];
+    if (!repeats || last[at] == (int)k)
+        y[y_start + (o * n + at) * inner + i] = v[v_start + (o * m + first + k) * inner + i];
 }
 
 __kernel void last_of(__global int *last, __global const long *idx, const long idx_start, const long first,
@@ -165,28 +158,30 @@ __kernel void last_of(__global int *last, __global const long *idx, const long i
     if (k < count) atomic_max(&last[idx[idx_start + first + k]], (int)k);
 }
 
-// The same by columns, each from k to k: in order without knowing which repeat. For devices with few processors.
+// The same by columns, `width` at a time from k to k: in order without knowing which repeat. For devices with few
+// processors.
 __kernel void put_columns(__global ITEM *y, const long y_start, __global const ITEM *v, const long v_start,
                           __global const long *idx, const long idx_start, const long outer, const long m, const long n,
-                          const long inner)
+                          const long inner, const long width)
 {
-    const long i = (long)get_global_id(0);
-    for (long o = (long)get_global_id(1); o < outer; o += (long)get_global_size(1))
-        if (i < inner)
-            for (long k = 0; k < m; k++)
-                y[y_start + (o * n + idx[idx_start + k]) * inner + i] = v[v_start + (o * m + k) * inner + i];
+    const long begin = (long)get_global_id(0) * width, end = min(begin + width, inner), o = ROW;
+    if (begin >= inner || o >= outer) return;
+    for (long k = 0; k < m; k++) {
+        __global ITEM *to = y + y_start + (o * n + idx[idx_start + k]) * inner;
+        __global const ITEM *from = v + v_start + (o * m + k) * inner;
+        for (long i = begin; i < end; i++) to[i] = from[i];
+    }
 }
 
 // y[i, c] = one where c is class i, else 0.
 __kernel void one_hot(__global ITEM *y, const long y_start, __global const long *x, const long x_start, const long rows,
                       const long classes, const ulong one, __global int *bad)
 {
-    const long c = (long)get_global_id(0);
-    for (long row = (long)get_global_id(1); row < rows; row += (long)get_global_size(1)) {
-        const long id = x[x_start + row];
-        if (c < classes) y[y_start + row * classes + c] = id == c ? (ITEM)one : (ITEM)0;
-        if (c == 0 && (ulong)id >= (ulong)classes) *bad = 1;
-    }
+    const long c = (long)get_global_id(0), row = ROW;
+    if (row >= rows) return;
+    const long id = x[x_start + row];
+    if (c < classes) y[y_start + row * classes + c] = id == c ? (ITEM)one : (ITEM)0;
+    if (c == 0 && (ulong)id >= (ulong)classes) *bad = 1;
 }
 
 #endif
@@ -240,21 +235,47 @@ __kernel void place_nonzero(__global long *y, const long y_start, __global const
     }
 }
 
+// The same by a work-item for each block. For devices with few processors.
+__kernel void count_blocks(__global long *counts, __global const ITEM *x, const long x_start, const long n,
+                           const long blocks, const long block, const ulong mask)
+{
+    const long b = (long)get_global_id(0);
+    if (b >= blocks) return;
+    const long end = min((b + 1) * block, n);
+    int count = 0;
+    for (long i = b * block; i < end; i++) count += (x[x_start + i] & (ITEM)mask) != 0;
+    counts[b] = count;
+}
+
+__kernel void place_blocks(__global long *y, const long y_start, __global const long *before, __global const ITEM *x,
+                           const long x_start, const long n, const long blocks, const long block, const ulong mask)
+{
+    const long b = (long)get_global_id(0);
+    if (b >= blocks) return;
+    const long end = min((b + 1) * block, n);
+    long found = y_start + before[b];
+    for (long i = b * block; i < end; i++)
+        if (x[x_start + i] & (ITEM)mask) y[found++] = i;
+}
+
 #endif
 
 // ---- sums at positions: y[o, idx[k], i] += u[o, k, i] for k ascending, in NUMBER. ----
 
 #ifdef NUMBER
 
+// By columns, as put_columns.
 __kernel void add_columns(__global NUMBER *y, const long y_start, __global const NUMBER *u, const long u_start,
                           __global const long *idx, const long idx_start, const long outer, const long m, const long n,
-                          const long inner)
+                          const long inner, const long width)
 {
-    const long i = (long)get_global_id(0);
-    for (long o = (long)get_global_id(1); o < outer; o += (long)get_global_size(1))
-        if (i < inner)
-            for (long k = 0; k < m; k++)
-                y[y_start + (o * n + idx[idx_start + k]) * inner + i] += u[u_start + (o * m + k) * inner + i];
+    const long begin = (long)get_global_id(0) * width, end = min(begin + width, inner), o = ROW;
+    if (begin >= inner || o >= outer) return;
+    for (long k = 0; k < m; k++) {
+        __global NUMBER *to = y + y_start + (o * n + idx[idx_start + k]) * inner;
+        __global const NUMBER *from = u + u_start + (o * m + k) * inner;
+        for (long i = begin; i < end; i++) to[i] += from[i];
+    }
 }
 
 // order: the k in stable order of their index. Of those with equal ones the first adds all, one after the other.
@@ -263,24 +284,20 @@ __kernel void add_columns(__global NUMBER *y, const long y_start, __global const
                        __global const long *idx, const long idx_start, __global const long *order,           \
                        const long rows, const long m, const long n, const long inner)                        \
     {                                                                                                        \
-        const long LANE = (long)get_global_id(0);                                                            \
-        for (long row = (long)get_global_id(1); row < rows; row += (long)get_global_size(1)) {               \
-            SPLIT                                                                                            \
-            if (LANE < COUNT) {                                                                              \
-                long k = order[s];                                                                           \
-                const long at = idx[idx_start + k];                                                          \
-                if (s == 0 || idx[idx_start + order[s - 1]] != at) {                                         \
-                    NUMBER sum = y[y_start + (o * n + at) * inner + i];                                      \
-                    for (long t = s;;) {                                                                     \
-                        sum += u[u_start + (o * m + k) * inner + i];                                         \
-                        if (++t == m) break;                                                                 \
-                        k = order[t];                                                                        \
-                        if (idx[idx_start + k] != at) break;                                                 \
-                    }                                                                                        \
-                    y[y_start + (o * n + at) * inner + i] = sum;                                             \
-                }                                                                                            \
-            }                                                                                                \
+        const long LANE = (long)get_global_id(0), row = ROW;                                                 \
+        if (LANE >= COUNT || row >= rows) return;                                                            \
+        SPLIT                                                                                                \
+        long k = order[s];                                                                                   \
+        const long at = idx[idx_start + k];                                                                  \
+        if (s > 0 && idx[idx_start + order[s - 1]] == at) return;                                            \
+        NUMBER sum = y[y_start + (o * n + at) * inner + i];                                                  \
+        for (long t = s;;) {                                                                                 \
+            sum += u[u_start + (o * m + k) * inner + i];                                                     \
+            if (++t == m) break;                                                                             \
+            k = order[t];                                                                                    \
+            if (idx[idx_start + k] != at) break;                                                             \
         }                                                                                                    \
+        y[y_start + (o * n + at) * inner + i] = sum;                                                         \
     }
 ADD_SEGMENTS(add_inner, i, inner, const long o = row / m; const long s = row - o * m;)
 ADD_SEGMENTS(add_lanes, s, m, const long o = row / inner; const long i = row - o * inner;)
@@ -318,18 +335,15 @@ ADD_SEGMENTS(add_lanes, s, m, const long o = row / inner; const long i = row - o
                                 const long n0, const long y0, const long x0,                                 \
                                 const long step0 PLACE_AXES_##rank)                                          \
     {                                                                                                        \
-        const long i = (long)get_global_id(0);                                                               \
-        for (long row = (long)get_global_id(1); row < rows; row += (long)get_global_size(1)) {               \
-            long rest = row, to = y_start, from = x_start, place = base;                                     \
-            PLACE_STEPS_##rank                                                                               \
-            if (i < n0) {                                                                                    \
-                long index = (long)x[from + i * x0];                                                         \
-                index += extent & (index >> 63);                                                             \
-                if (index < 0 || index >= extent) *bad = 1;                                                  \
-                place = first ? place + i * step0 : y[to + i * y0];                                          \
-                y[to + i * y0] = place + index * times;                                                      \
-            }                                                                                                \
-        }                                                                                                    \
+        const long i = (long)get_global_id(0), row = ROW;                                                    \
+        long rest = row, to = y_start, from = x_start, place = base;                                         \
+        if (i >= n0 || row >= rows) return;                                                                  \
+        PLACE_STEPS_##rank                                                                                   \
+        long index = (long)x[from + i * x0];                                                                 \
+        index += extent & (index >> 63);                                                                     \
+        if (index < 0 || index >= extent) *bad = 1;                                                          \
+        place = first ? place + i * step0 : y[to + i * y0];                                                  \
+        y[to + i * y0] = place + index * times;                                                              \
     }
 PLACES(1)
 PLACES(2)

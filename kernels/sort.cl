@@ -180,8 +180,8 @@ __kernel void first_places(__global long *y, const long y_start, __global const 
                            const long n, const long first)
 {
     const long j = (long)get_global_id(0);
-    for (long row = (long)get_global_id(1); row < rows; row += (long)get_global_size(1))
-        if (j < first) y[y_start + row * first + j] = from[row * n + j];
+    const long row = (long)get_global_id(2) * (long)get_global_size(1) + (long)get_global_id(1);
+    if (j < first && row < rows) y[y_start + row * first + j] = from[row * n + j];
 }
 
 #endif

@@ -17,7 +17,7 @@ import numpy as np
 
 from tapeflow import errors
 from tapeflow._core import GuardFailed
-from tapeflow.backend.opencl.host import Array, Device, Memory, contiguous_strides
+from tapeflow.backend.opencl.host import Array, Device, Kernel, Memory, contiguous_strides
 from tapeflow.backend.opencl.moves import (
     INT,
     LONG,
@@ -40,13 +40,14 @@ from tapeflow.plan import ir
 
 MOST_WRITERS = 1 << 30  # indices at once whose last writers are looked for: their numbers are int32
 PLACE_RANKS = (1, 2, 4, 8)
+WIDEST_ITEM = 64  # columns that one work-item goes through at least
 NUMBER = ("uchar", "uchar", "uint", "ulong", "float", "double")  # what scatter_add adds in, by dtype
 INDEX = ("uchar", "uchar", "int", "long")
 ONES = (1, 1, 1, 1, 0x3F800000, 0x3FF0000000000000)  # the bits of 1, by dtype
 
 _TAKE = (None, LONG, None, LONG, None, LONG, LONG, LONG, LONG, LONG, LONG, LONG)
 _PUT = (None, LONG, None, LONG, None, LONG, None, INT, *(LONG,) * 6)
-_COLUMNS = (None, LONG, None, LONG, None, LONG, LONG, LONG, LONG, LONG)
+_COLUMNS = (None, LONG, None, LONG, None, LONG, LONG, LONG, LONG, LONG, LONG)
 _SEGMENTS = (None, LONG, None, LONG, None, LONG, None, LONG, LONG, LONG, LONG)
 _LAST = (None, None, LONG, LONG, LONG)
 _ONE_HOT = (None, LONG, None, LONG, LONG, LONG, np.uint64, None)
@@ -122,6 +123,15 @@ def take(device: Device, op: int, params: tuple[int, ...], ins: list[Array], out
     launch_rows(device, kernel, lanes, rows, *args)
 
 
+def _launch_columns(
+    device: Device, kernel: Kernel, outer: int, m: int, n: int, inner: int, args: tuple[object, ...]
+) -> None:
+    """Columns in pieces that vectors fill, and of which there are some for each processor."""
+    pieces = -(-4 * device.compute_units // outer)
+    width = max(-(-inner // pieces), WIDEST_ITEM)
+    device.launch(kernel, (-(-inner // width), outer, 1), (1, 1, 1), *args, outer, m, n, inner, width)
+
+
 @implements("put")
 def put(device: Device, op: int, params: tuple[int, ...], ins: list[Array], out: Array) -> None:
     """params: the axis, whether no index repeats."""
@@ -136,7 +146,7 @@ def put(device: Device, op: int, params: tuple[int, ...], ins: list[Array], out:
     args = (out.memory, start(out), v.memory, start(v), idx.memory, start(idx))
     if device.is_cpu and not unique:
         kernel = device.kernel(TEXT, "put_columns", options, _COLUMNS)
-        launch_rows(device, kernel, inner, outer, *args, outer, m, n, inner)
+        _launch_columns(device, kernel, outer, m, n, inner, args)
         return
     last = idx.memory if unique else device.alloc(4 * n)
     step = m if unique else MOST_WRITERS
@@ -164,7 +174,7 @@ def scatter_add(device: Device, op: int, params: tuple[int, ...], ins: list[Arra
     args = (out.memory, start(out), updates.memory, start(updates), idx.memory, start(idx))
     if device.is_cpu:
         kernel = device.kernel(TEXT, "add_columns", options, _COLUMNS)
-        launch_rows(device, kernel, inner, outer, *args, outer, m, n, inner)
+        _launch_columns(device, kernel, outer, m, n, inner, args)
         return
     order = device.empty_array(ir.INT64, (m,))
     order_rows(device, idx, 1, m, False, order, below=n)
@@ -248,16 +258,25 @@ class Nonzero:
         self.device, self.x = device, packed(device, x)
         item = ir.ITEMSIZE[x.dtype]
         self.n = x.size
-        self.width, self.block = (1, 4096) if device.is_cpu else (group(device), 8 * group(device))
+        self.width = group(device)
+        self.block = 4096 if device.is_cpu else 8 * self.width
         self.blocks = -(-self.n // self.block)
         self.mask = (1 << (8 * item - (x.dtype >= ir.FLOAT32))) - 1
         self.options = options_of(item, "-DMASKS", f"-DGROUP={self.width}")
         self.before = device.alloc((self.blocks + 1) * 8)
         if self.n:
-            kernel = device.kernel(TEXT, "count_nonzero", self.options, _COUNT)
-            args = (self.x.memory, start(self.x), self.n, self.blocks, self.block, self.mask)
-            launch_groups(device, kernel, self.blocks, self.before, *args, width=self.width)
+            self._launch("count", _COUNT, self.before)
             offsets(device, self.before, self.blocks)
+
+    def _launch(self, what: str, types: tuple[object, ...], *args: object) -> None:
+        """A kernel over the blocks: a work-item each on a CPU, a group elsewhere."""
+        device = self.device
+        kernel = device.kernel(TEXT, f"{what}_{'blocks' if device.is_cpu else 'nonzero'}", self.options, types)
+        given = (*args, self.x.memory, start(self.x), self.n, self.blocks, self.block, self.mask)
+        if device.is_cpu:
+            device.launch(kernel, self.blocks, 1, *given)
+        else:
+            launch_groups(device, kernel, self.blocks, *given, width=self.width)
 
     def count(self) -> int:
         if not self.n:
@@ -270,9 +289,7 @@ class Nonzero:
             return
         device = self.device
         at = out if flat else device.empty_array(ir.INT64, out.shape[-1:])
-        kernel = device.kernel(TEXT, "place_nonzero", self.options, _PLACE)
-        args = (self.before, self.x.memory, start(self.x), self.n, self.blocks, self.block, self.mask)
-        launch_groups(device, kernel, self.blocks, at.memory, start(at), *args, width=self.width)
+        self._launch("place", _PLACE, at.memory, start(at), self.before)
         if flat:
             return
         kernel = device.kernel(TEXT, "coordinate", positions_options(device), _COORDINATE)

@@ -21,7 +21,7 @@ RANKS = (1, 2, 4, 8, 16)  # of the copies in index.cl
 WIDTH = 256  # work-items of a group
 SHORT = 16  # lanes that an axis should fill on a CPU
 TILE = 16  # of the transposed, as in index.cl
-MOST_ROWS = 32768  # groups along dimension 1: drivers that run on CUDA take fewer than 2^16
+MOST_ROWS = 32768  # groups along dimensions 1 and 2: drivers that run on CUDA take fewer than 2^16
 MOST_GROUPS = 1 << 20
 LONG, INT = np.int64, np.int32
 
@@ -62,15 +62,16 @@ def group(device: Device, most: int = WIDTH) -> int:
 
 
 def launch_rows(device: Device, kernel: Kernel, lanes: int, rows: int, *args: object) -> None:
-    """Run a kernel whose dimension 0 is lanes and whose dimension 1 goes through rows."""
+    """Run a kernel whose dimension 0 is lanes and whose others are rows."""
     width = group(device)
-    if device.is_cpu:  # two local sizes, because PoCL compiles a kernel anew for each
-        size = (min(SHORT, width) if lanes <= SHORT else width, 1)
+    if device.is_cpu:  # three local sizes, because PoCL compiles a kernel anew for each
+        across, down = 1 if lanes == 1 else min(SHORT, width) if lanes <= SHORT else width, 1
     else:
         across = min(width, 1 << (lanes - 1).bit_length())
-        size = (across, min(width // across, 1 << (rows - 1).bit_length()))
-    groups = (-(-lanes // size[0]), min(-(-rows // size[1]), MOST_ROWS))
-    device.launch(kernel, (groups[0] * size[0], groups[1] * size[1]), size, *args)
+        down = min(width // across, 1 << (rows - 1).bit_length())
+    columns, groups = -(-lanes // across), -(-rows // down)
+    turns = -(-groups // MOST_ROWS)
+    device.launch(kernel, (columns * across, -(-groups // turns) * down, turns), (across, down, 1), *args)
 
 
 def launch_groups(device: Device, kernel: Kernel, groups: int, *args: object, width: int = WIDTH) -> None:
