@@ -1,7 +1,8 @@
 // Order and binary search, on keys: unsigned integers in the order that is asked for, NaN last, zeros equal.
 //
-// -DITEM: the bits of an element. -DKEY=uint|ulong. -DPLACE=int|long: an index within a row. -DGROUP=n: the most work-items
-// of a group, a power of two. -DBINS=16|256, -DBLOCK=n: of a radix pass. Every sort is stable.
+// -DITEM: the bits of an element. -DKEY=uint|ulong. -DPLACE=int|long: an index within a row. -DGROUP=n: the most
+// work-items of a group. -DMOST=n: the longest row in local memory. -DBINS=16|256, -DBLOCK=n: of a radix pass.
+// Every sort is stable.
 #pragma OPENCL FP_CONTRACT OFF
 
 #define KEY_BITS (8 * (int)sizeof(KEY))
@@ -68,8 +69,8 @@ __kernel void order_lines(__global long *y, const long y_start, __global const K
     for (long i = 0; i < first; i++) y[y_start + row * first + i] = from[i];
 }
 
-// ---- rows of up to MOST elements, a group each, in local memory: bitonic, by key and then index, which makes it stable.
-// n is filled up to width, a power of two. ----
+// ---- rows of up to MOST elements, a group each, in local memory: bitonic, by key and then index, which makes it
+// stable. n is filled up to width, a power of two. ----
 
 #ifdef MOST
 __kernel void order_groups(__global long *y, const long y_start, __global const KEY *key, const long rows, const int n,
@@ -105,8 +106,8 @@ __kernel void order_groups(__global long *y, const long y_start, __global const 
 }
 #endif
 
-// ---- long rows: radix passes from the lowest digit. A row is `blocks` blocks; a work-item has a run of each block, and
-// what it counts has places of its own, so that the order within a digit is that of the elements. ----
+// ---- long rows: radix passes from the lowest digit. A row is `blocks` blocks; a work-item has a run of each block,
+// and what it counts has places of its own, so that the order within a digit is that of the elements. ----
 
 #ifdef BLOCK
 
@@ -216,7 +217,7 @@ long key_of_float(uint bits)
 long key_of_integer(long v)
 {
     const long sign = v >> 63;
-    ulong m = (ulong)((v ^ sign) - sign);
+    ulong m = (ulong)(v ^ sign) + ((ulong)v >> 63); // |v|, which as such Oclgrind lacks
     if (m == 0) return 0;
     const int top = 63 - (int)clz(m);
     if (top <= 52) {
