@@ -85,9 +85,10 @@ class Download:
 class Device:
     """An open device. Any thread may use it; what it is given runs in the order in which it was given.
 
-    name, vendor, driver, kind, is_cpu, fp64, fp16, local_memory, memory_bytes, max_allocation, compute_units: what it
-    is and has; max_workgroup: its own limit, or a smaller TAPEFLOW_MAX_WORKGROUP. builds: programs made, compiled or
-    read from the disk; launches: kernels enqueued. lost: why the device cannot be used any more, or nothing.
+    name, vendor, driver, kind, is_cpu, fp64, fp16, local_memory, memory_bytes, max_allocation, compute_units,
+    vector_width (of float32): what it is and has; max_workgroup: its own limit, or a smaller TAPEFLOW_MAX_WORKGROUP.
+    builds: programs made, compiled or read from the disk; launches: kernels enqueued. lost: why the device cannot be
+    used any more, or nothing.
     """
 
     def __init__(self, info: DeviceInfo) -> None:
@@ -97,6 +98,7 @@ class Device:
         self.is_cpu, self.fp64, self.fp16 = info.kind == "cpu", info.fp64, info.fp16
         self.local_memory, self.memory_bytes = info.local_memory, info.memory_bytes
         self.max_allocation, self.compute_units = info.max_allocation, info.compute_units
+        self.vector_width = info.handle.native_vector_width_float
         self.max_workgroup = min(info.max_workgroup, environment_number("TAPEFLOW_MAX_WORKGROUP", info.max_workgroup))
         self._lock = threading.RLock()
         self._uploads: deque[tuple[Any, Any]] = deque()
