@@ -19,9 +19,25 @@ _NUMBERS = (bool, int, float)
 
 
 class Device(str):
-    """Where tensors live. Compares equal to its name."""
+    """A device, which compares equal to its name. name, vendor, driver, kind ("cpu", "gpu", "accelerator"), memory in
+    bytes (0: not known), fp64, fp16: what it is and has."""
 
-    __slots__ = ()
+    name: str
+    vendor: str
+    driver: str
+    kind: str
+    memory: int
+    fp64: bool
+    fp16: bool
+
+    def __new__(cls, label: str, info: Any = None) -> Device:
+        self = super().__new__(cls, label)
+        self.name, self.vendor, self.driver, self.kind = label, "", "", "cpu"
+        self.memory, self.fp64, self.fp16 = 0, True, False
+        if info is not None:
+            self.name, self.vendor, self.driver, self.kind = info.name, info.vendor, info.driver, info.kind
+            self.memory, self.fp64, self.fp16 = info.memory_bytes, info.fp64, info.fp16
+        return self
 
     def __repr__(self) -> str:
         return f"device({str(self)!r})"
@@ -31,18 +47,35 @@ CPU = Device("cpu")
 
 
 def device(name: str) -> Device:
-    """The device of a name; there is "cpu" in this version.
+    """The device of a name: "cpu", or "opencl", "opencl:1", "opencl:NVIDIA" (a number, or part of a name in any case).
+
+    Tensors live on the cpu in this version; plans run on the others: `plan.to(device)`. DeviceError, with what there is
+    or what to install, for one that is not there.
 
     >>> tp.device("cpu") == tp.zeros(3).device
     True
     """
+    if isinstance(name, str) and name.startswith("opencl"):
+        from tapeflow.backend.opencl import discovery
+
+        info = discovery.find(name)
+        places = [one.place for one in discovery.usable()]
+        return Device(f"opencl:{places.index(info.place)}" if info.place in places else name, info)
     check_device(name, "device")
     return CPU
 
 
 def devices() -> list[Device]:
-    """The devices that are there: the cpu."""
-    return [CPU]
+    """The cpu, then the OpenCL devices that work here, in the order of their numbers.
+
+    The first call tries drivers that it has not met before, which may take seconds.
+
+    >>> str(tp.devices()[0])
+    'cpu'
+    """
+    from tapeflow import backend
+
+    return [CPU, *(Device(f"opencl:{k}", info) for k, info in enumerate(backend.devices()))]
 
 
 @contextlib.contextmanager
@@ -176,7 +209,8 @@ def from_dlpack(obj: Any) -> Tensor:
 def check_device(device: Any, op: str) -> None:
     """Accept the cpu; anything else is not there."""
     if device is not None and not (isinstance(device, str) and device == "cpu"):
-        raise errors.DeviceError(f'[{op}] device {device!r} is not there; this version has "cpu".')
+        there = " Plans run on OpenCL devices: plan.to(...)." if str(device).startswith("opencl") else ""
+        raise errors.DeviceError(f'[{op}] device {device!r}: tensors live on "cpu" in this version.{there}')
 
 
 def rebuild(array: np.ndarray[Any, Any], requires_grad: bool) -> Tensor:

@@ -85,14 +85,14 @@ def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
-def schedule(ir: IR, fuse: bool = True) -> tuple[list[Node], dict[int, View]]:
-    """The nodes in the order they run, and the values that are views."""
-    return _Scheduler(ir, fuse).run()
+def schedule(ir: IR, fuse: bool = True, rows: bool = True) -> tuple[list[Node], dict[int, View]]:
+    """The nodes in the order they run, and the values that are views. rows: whether groups take in reductions."""
+    return _Scheduler(ir, fuse, fuse and rows).run()
 
 
 class _Scheduler:
-    def __init__(self, ir: IR, fuse: bool) -> None:
-        self.ir, self.fuse = ir, fuse
+    def __init__(self, ir: IR, fuse: bool, rows: bool) -> None:
+        self.ir, self.fuse, self.rows = ir, fuse, rows
         self.nodes: list[Node] = []
         self.open: dict[tuple[int, ...], Node] = {}
         self.maker: dict[int, Node] = {}  # of a value, or of what it is a view of: the node, if it was open then
@@ -172,7 +172,7 @@ class _Scheduler:
 
     def add_row(self, instr: Instr) -> bool:
         """Let a reduction over rows join the group that makes what it reduces."""
-        if instr.op not in REDUCTIONS or not self.fuse:
+        if instr.op not in REDUCTIONS or not self.rows:
             return False
         k = instr.ins[0]
         x = self.ir.values[k]

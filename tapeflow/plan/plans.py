@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core, _creation, random
+from tapeflow import _core, random
 from tapeflow._core import Tensor
 from tapeflow.custom import custom_vjp
 from tapeflow.errors import PlanError, TapeError
@@ -386,15 +386,27 @@ class Plan(_core.Runner):
         picture = drawing.render(drawing.to_dot(self._ir, self._nodes), "svg")
         return None if picture is None else picture.decode()
 
-    def to(self, device: Any) -> Plan:
-        """The plan on a device; there is "cpu" so far, where it is.
+    def to(self, device: Any) -> Any:
+        """The plan on a device: "opencl", "opencl:1", "opencl:NVIDIA" (a number, part of a name); itself for "cpu".
+
+        There it is called as here, with tensors and arrays of the host, which it sends and fetches; constants, captured
+        tensors and what lies between stay on the device. Kernels are built once for each structure.
+
+        Raises
+        ------
+        DeviceError
+            There is no such device, or it lacks a dtype or an op of the plan.
 
         >>> plan = tp.freeze(lambda x: x + 1, tp.zeros(3))
         >>> plan.to("cpu") is plan
         True
         """
-        _creation.check_device(device, "plan.to")
-        return self
+        if device is None or device == "cpu":
+            return self
+        from tapeflow import backend
+        from tapeflow.plan.placed import DevicePlan
+
+        return DevicePlan(self, backend.open(device), str(device))
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the plan to a file for tp.load_plan: with its constants, and with captured tensors, their .grad and

@@ -81,7 +81,7 @@ def place(ir: IR, nodes: list[Node], views: dict[int, View], reuse: bool = True)
     }
     _place_cells(ir, nodes, views, layout, made, last)
     made = {k: at for k, at in made.items() if k not in inside and k not in layout.cells}
-    _place_arrays(ir, layout, made, last, _taken_over(ir, nodes, views, made, last) if reuse else None)
+    place_arrays(ir, layout, made, last, _taken_over(ir, nodes, views, made, last) if reuse else None)
     return layout
 
 
@@ -183,7 +183,7 @@ def _place_cells(
     layout.arena_bytes = 8 * count
 
 
-def _place_arrays(
+def place_arrays(
     ir: IR, layout: Layout, made: dict[int, int], last: dict[int, int], taken_over: dict[int, int] | None
 ) -> None:
     """Ranges of the arena, first fit, so that values that live at the same time are apart; None: no range twice."""

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import functools
 import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -60,6 +62,16 @@ class Launch:
 
     def __init__(self, kernel: Kernel, global_size: Any, local_size: Any, arguments: tuple[Any, ...]) -> None:
         self.kernel, self.global_size, self.local_size, self.arguments = kernel, global_size, local_size, arguments
+
+
+class Notes:
+    """The commands that a thread gives to a device, to be given again. looked: some result was read by the host."""
+
+    __slots__ = ("commands", "looked")
+
+    def __init__(self) -> None:
+        self.commands: list[Any] = []
+        self.looked = False
 
 
 class Download:
@@ -224,6 +236,8 @@ class Device:
         """Start a download. Several may be under way, while the host does other things."""
         if self.lost:
             raise self.gone()
+        if self.notes is not None:
+            self.notes.looked = True
         low, high = array.span()
         if high - low > 4 * array.nbytes + (1 << 16) and IDENTITY in load():
             packed = self.empty_array(array.dtype, array.shape, "download")
@@ -254,6 +268,8 @@ class Device:
             return
         if not source.nbytes:
             return
+        if self.notes is not None:
+            self.notes.commands.append(functools.partial(self.copy, source, target))
         apart = abs(source.offset - target.offset) >= source.nbytes
         if source.memory is target.memory and not apart:
             between = self.empty_array(source.dtype, source.shape, "copy")
@@ -277,6 +293,8 @@ class Device:
             raise self.gone()
         if not array.is_contiguous:
             raise ShapeError("[fill] expected a contiguous array.")
+        if self.notes is not None:
+            self.notes.commands.append(functools.partial(self.fill, array, value))
         if array.nbytes:
             pattern = np.array(value, DTYPES[array.dtype])
             try:
@@ -357,6 +375,12 @@ class Device:
         whole, local = self.sizes(kernel, global_size, local_size)
         if 0 in whole:
             return
+        notes = self.notes
+        if notes is not None:
+            bound = self.bind(kernel, global_size, local_size, *args)
+            notes.commands.append(bound)
+            self.replay((bound,))
+            return
         values = [arg.buffer if type(arg) is Memory else arg for arg in args]
         with self._lock:
             kernel.handle.set_args(*values)
@@ -370,6 +394,32 @@ class Device:
         own = kernel.again(self)
         own.handle.set_args(*[arg.buffer if type(arg) is Memory else arg for arg in args])
         return Launch(own, whole, local, args)
+
+    @property
+    def notes(self) -> Notes | None:
+        """Where this thread's commands are noted, inside of `noting`."""
+        return getattr(self._current, "notes", None)
+
+    @contextlib.contextmanager
+    def noting(self) -> Iterator[Notes]:
+        """Inside, what this thread computes on the device is noted, for `again`."""
+        before, self._current.notes = self.notes, Notes()
+        try:
+            yield self._current.notes
+        finally:
+            self._current.notes = before
+
+    def again(self, commands: Sequence[Any]) -> None:
+        """Give commands that were noted once more: launches, and functions for the rest."""
+        launches: list[Launch] = []
+        for command in commands:
+            if type(command) is Launch:
+                launches.append(command)
+                continue
+            self.replay(launches)
+            launches = []
+            command()
+        self.replay(launches)
 
     def replay(self, launches: Sequence[Launch]) -> None:
         """Enqueue bound launches, in order."""
