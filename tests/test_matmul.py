@@ -308,12 +308,12 @@ def threads():
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("count,m,k,n", [(1, 300, 150, 70), (1, 70, 150, 300), (1, 33, 4000, 65), (3, 97, 129, 130)])
+@pytest.mark.parametrize("count,m,k,n", [(1, 300, 150, 70), (1, 70, 150, 300), (1, 33, 1000, 65), (3, 97, 129, 130)])
 def test_a_product_cut_for_any_number_of_threads(threads, count, m, k, n, dtype):
     """By rows and by columns, of operands as they lie, transposed, and within a larger matrix."""
     a, b = draw(rng_for("a", m, k), (count, m, k), dtype), draw(rng_for("b", k, n), (count, k, n), dtype)
     wide = tp.tensor(np.concatenate([a, a], 2))
-    for n_threads in (1, 2, 3, 7, 64):
+    for n_threads in (1, 2, 3, 7):
         threads(n_threads)
         for x in (tp.tensor(a), tp.tensor(a.swapaxes(1, 2).copy()).mT, wide[:, :, k:]):
             for y in (tp.tensor(b), tp.tensor(b.swapaxes(1, 2).copy()).mT):

@@ -104,11 +104,10 @@ def test_graphviz_draws_it(tmp_path):
     assert {"matmul", "tanh", "guard", "result 0"} <= shown
 
 
-def test_a_plan_goes_to_the_cpu_alone():
+def test_a_plan_goes_where_a_device_is():
     plan = training_step()
     assert plan.to("cpu") is plan
-    with pytest.raises(tp.DeviceError) as error:
-        plan.to("opencl:0")
-    with pytest.raises(tp.DeviceError) as of_tensors:
+    with pytest.raises(tp.DeviceError):
+        plan.to("opencl:no such device")
+    with pytest.raises(tp.DeviceError, match="tensors live on"):
         tp.zeros(1).to("opencl:0")
-    assert str(error.value).split("] ")[1] == str(of_tensors.value).split("] ")[1]
