@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import draw, rng_for
+from helpers import draw, rng_for, together
 
 import tapeflow as tp
 from tapeflow.errors import DeviceError, PlanError, TensorIndexError
@@ -182,3 +182,18 @@ def test_names_of_devices():
         plan.to("opencl:no such thing")
     with pytest.raises(PlanError, match="argument 0"):
         there(tp.ones(4))
+
+
+def test_calls_from_several_threads_do_not_meet():
+    """Arguments have one place on the device: a call that others are in waits for them."""
+    there = placed(tp.freeze(lambda x: tp.cumulative_sum(x * 2.0), tp.zeros(20_000)), opened("intel"))
+    wrong = []
+
+    def call(number):
+        x = tp.full((20_000,), float(number))
+        for _ in range(40):
+            if there(x).numpy()[-1] != 40_000.0 * number:
+                wrong.append(number)
+
+    together(call, 4)
+    assert not wrong

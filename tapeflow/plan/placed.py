@@ -12,7 +12,6 @@ were.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -142,8 +141,7 @@ class DevicePlan:
             return self.plan(*args, **kwargs)
         self.plan.check(inputs)
         self.plan._check_flags()
-        changes = self._ir.states or self._ir.grads
-        with _core.get_state_lock() if changes else nullcontext():
+        with _core.get_state_lock():  # also where nothing is written: arguments have one place on the device
             self._ir.check_aliases(inputs, "plan")
             return self.plan._result(self._run(inputs))
 
