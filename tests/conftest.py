@@ -51,3 +51,13 @@ def two_threads():
     tp.set_num_threads(2)
     yield
     tp.set_num_threads(before)
+
+
+@pytest.fixture
+def threads():
+    """tp.set_num_threads; afterwards there are as many as before."""
+    import tapeflow as tp
+
+    before = tp.get_num_threads()
+    yield tp.set_num_threads
+    tp.set_num_threads(before)

@@ -300,13 +300,6 @@ def test_a_batch_computed_in_pieces(m, k, n, dtype):
     check_product(x[:, :1] @ y[:1], a[:, :1], b[:1])
 
 
-@pytest.fixture
-def threads():
-    before = tp.get_num_threads()
-    yield tp.set_num_threads
-    tp.set_num_threads(before)
-
-
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("count,m,k,n", [(1, 300, 150, 70), (1, 70, 150, 300), (1, 33, 1000, 65), (3, 97, 129, 130)])
 def test_a_product_cut_for_any_number_of_threads(threads, count, m, k, n, dtype):

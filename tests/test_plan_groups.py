@@ -11,13 +11,6 @@ FLOATS = ["float32", "float64"]
 LONG = [15, 16, 17, 100, 127, 128, 129, 1000, 1024, 1030, 4095, 4096, 4097, 8192, 9000, 70_001]
 
 
-@pytest.fixture
-def threads():
-    before = tp.get_num_threads()
-    yield tp.set_num_threads
-    tp.set_num_threads(before)
-
-
 def assert_equal(got, expected):
     for a, b in zip(got, expected, strict=True):
         assert_same(a, b)

@@ -64,13 +64,6 @@ def default_stream():
     tp.random.default_generator.state = before
 
 
-@pytest.fixture
-def threads():
-    before = tp.get_num_threads()
-    yield tp.set_num_threads
-    tp.set_num_threads(before)
-
-
 # ---- the words
 
 

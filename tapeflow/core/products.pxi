@@ -181,7 +181,7 @@ cdef Value *matmul_value(Value *a, Value *b, int dtype) except NULL:
     return value_new(ndim, shape, dtype)
 
 
-cdef int cut_products(Batch *batch, int64_t count) except -1:
+cdef void cut_products(Batch *batch, int64_t count) noexcept:
     """Cut `count` products of BLAS along their longer side, so that each thread has a piece: by shapes and the number
     of threads alone, so that the bits are."""
     cdef Product *p = &batch.product
@@ -193,7 +193,7 @@ cdef int cut_products(Batch *batch, int64_t count) except -1:
     side = p.n if batch.by_columns else p.m
     batch.pieces, batch.each = 1, side
     if count >= 4 * threads:
-        return 0
+        return
     if pieces == 1 and threads > 1 and count % threads:  # 3 products on 2 threads: 6 pieces
         pieces = threads
     if pieces > side // PIECE_LEAST:
@@ -203,7 +203,6 @@ cdef int cut_products(Batch *batch, int64_t count) except -1:
     if pieces > 1:
         batch.each = ((side + pieces - 1) // pieces + PIECE_STEP - 1) // PIECE_STEP * PIECE_STEP
         batch.pieces = (side + batch.each - 1) // batch.each
-    return 0
 
 
 cdef int matmul_into(Value *a, Value *b, Value *y) except -1:

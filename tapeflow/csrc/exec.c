@@ -148,6 +148,12 @@ static void sum_chunks(void *ctx, int64_t begin, int64_t end) {
     }
 }
 
+double tpf_join_parts(double *parts, int64_t n) {
+    for (int64_t step = 1; step < n; step *= 2)
+        for (int64_t p = 0; p + step < n; p += 2 * step) parts[p] += parts[p + step];
+    return parts[0] == parts[0] ? parts[0] : (double)NAN;
+}
+
 void tpf_execute_sums(const tpf_call *call, double *y, int64_t n, double *parts) {
     int64_t rows = call->size / n;
     sums_job job = {call, parts, n, TPF_SUM_PARTS(n)};
@@ -156,9 +162,5 @@ void tpf_execute_sums(const tpf_call *call, double *y, int64_t n, double *parts)
         TPF_SHARE(bytes, TPF_WAKES_BYTES)(sum_chunks, &job, rows * job.chunks, TPF_GRAIN / TPF_SUM_CHUNK);
     else
         sum_chunks(&job, 0, rows * job.chunks);
-    for (int64_t row = 0; row < rows; row++, parts += job.chunks) {
-        for (int64_t step = 1; step < job.chunks; step *= 2) /* the tree above the chunks */
-            for (int64_t p = 0; p + step < job.chunks; p += 2 * step) parts[p] += parts[p + step];
-        y[row] = parts[0] == parts[0] ? parts[0] : (double)NAN;
-    }
+    for (int64_t row = 0; row < rows; row++, parts += job.chunks) y[row] = tpf_join_parts(parts, job.chunks);
 }

@@ -38,6 +38,8 @@ void tpf_execute(const tpf_call *call);
    the bits of sum (reduce.h). parts: room for TPF_SUM_PARTS(n) of each sum. What is summed is nowhere as a whole. */
 #define TPF_SUM_CHUNK 4096 /* TPF_R_CHUNK */
 #define TPF_SUM_PARTS(n) (((n) - 1) / TPF_SUM_CHUNK + 1)
+/* Joins the parts of n chunks by halves, the tree above the chunks: the sum, with the same NaN as sum has. */
+double tpf_join_parts(double *parts, int64_t n);
 void tpf_execute_sums(const tpf_call *call, double *y, int64_t n, double *parts);
 
 /* Size in bytes of a dtype. */

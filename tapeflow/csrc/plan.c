@@ -1,7 +1,6 @@
 /* Groups of elementwise steps, a block at a time: see plan.h. */
 #include "plan.h"
 
-#include <math.h>
 #include <string.h>
 
 #define LANES 16 /* TPF_R_LANES */
@@ -106,15 +105,13 @@ static void run_range(void *ctx, int64_t begin, int64_t end) {
         run_span(g, &blocks, p, begin, end, NULL);
 }
 
-/* The tree above the chunks, and the division of a mean. */
+/* What the chunks of each row come to, and the division of a mean. */
 static void join_sum(const tpf_group *g, const tpf_group_step *s) {
     double *parts = s->parts;
     char *y = g->operands[s->y].data;
     for (int64_t row = 0; row < g->size / g->row; row++, parts += g->chunks) {
-        for (int64_t step = 1; step < g->chunks; step *= 2)
-            for (int64_t k = 0; k + step < g->chunks; k += 2 * step) parts[k] += parts[k + step];
-        double sum = s->is_mean ? parts[0] / (double)g->row : parts[0];
-        if (sum != sum) sum = (double)NAN;
+        double sum = tpf_join_parts(parts, g->chunks);
+        if (s->is_mean) sum /= (double)g->row;
         if (s->dtype == TPF_FLOAT32) ((float *)y)[row] = (float)sum;
         else ((double *)y)[row] = sum;
     }

@@ -8,7 +8,7 @@
    - `state` is OPEN while there may be chunks that nobody has taken, plus the number of workers
      inside. A worker comes in only while it is OPEN; the caller closes it and waits until it is 0.
      It never waits for a worker that has not come in;
-   - a worker without work looks for more for SPIN ns, giving its core away between looks, and then
+   - a worker without work looks for more for SPIN seconds, giving its core away between looks, and then
      sleeps. Waking one costs microseconds, so a light region does so only where the one before it
      has just ended, and else takes who is awake;
    - after fork the child starts from nothing: the old pool is left behind, whatever its state.
@@ -41,15 +41,14 @@ int tpf_get_num_threads(void) { return 1; }
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #define MAX_THREADS 1024
 #define STACK_SIZE (2 << 20) /* some systems give a thread 128 KiB, kernels keep tiles on the stack */
 
 #define OPEN (1 << 30)
-#define SPIN 200000   /* ns that a worker looks for work before it sleeps */
-#define RECENT 150000 /* ns after a light region in which another one is likely to follow */
+#define SPIN 200e-6   /* seconds that a worker looks for work before it sleeps */
+#define RECENT 150e-6 /* seconds after a light region in which another one is likely to follow */
 
 typedef struct pool {
     pthread_mutex_t lock;
@@ -60,8 +59,8 @@ typedef struct pool {
     atomic_int looking;  /* workers that are awake, without work */
     atomic_int sleeping; /* workers that are not */
     atomic_int waiting;  /* the caller sleeps until the last worker has left */
-    int64_t spin;        /* ns; 0 with more threads than processors */
-    int64_t last;        /* when the last light region ended */
+    double spin;         /* seconds; 0 with more threads than processors */
+    double last;         /* when the last light region ended */
     tpf_range fn;
     void *ctx;
     int64_t n, grain, chunks;
@@ -127,12 +126,6 @@ static void take_chunks(pool *p) {
     }
 }
 
-static int64_t now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * (int64_t)1000000000 + t.tv_nsec;
-}
-
 static void rest(void) {
 #if defined(__x86_64__) || defined(__i386__)
     __builtin_ia32_pause();
@@ -145,17 +138,17 @@ static int is_open(pool *p) { return atomic_load(&p->state) & OPEN; }
 static int is_empty(pool *p) { return atomic_load(&p->state) == 0; }
 static int is_called_off(pool *p) { return atomic_load(&p->workers) > atomic_load(&p->limit); }
 
-/* Looks for up to p->spin ns whether it holds, or nobody wants this thread any more. */
+/* Looks for up to p->spin seconds whether it holds, or nobody wants this thread any more. */
 static int comes_true(pool *p, int (*condition)(pool *)) {
-    int64_t until = 0;
+    double until = 0;
     for (;;) {
         for (int i = 0; i < 100; i++) {
             if (condition(p))
                 return 1;
             rest();
         }
-        int64_t time = now();
-        if (!until)
+        double time = tpf_clock();
+        if (until == 0)
             until = time + p->spin;
         if (time >= until)
             return 0;
@@ -279,7 +272,7 @@ static void run_region(pool *p, tpf_range fn, void *ctx, int64_t n, int64_t grai
 
 /* Whether a light region is to be shared: with workers that are awake, or once light ones follow each other. */
 static int is_worth_sharing(pool *p) {
-    return atomic_load(&p->looking) > 0 || now() - p->last < RECENT;
+    return atomic_load(&p->looking) > 0 || tpf_clock() - p->last < RECENT;
 }
 
 static void run(tpf_range fn, void *ctx, int64_t n, int64_t grain, int light) {
@@ -305,7 +298,7 @@ static void run(tpf_range fn, void *ctx, int64_t n, int64_t grain, int light) {
     else
         run_inline(fn, ctx, n, grain);
     if (p && light)
-        p->last = now();
+        p->last = tpf_clock();
     atomic_store(&busy, 0);
 }
 

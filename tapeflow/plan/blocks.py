@@ -21,6 +21,7 @@ from tapeflow.plan.grouping import (
     TILE,
     Node,
     View,
+    base_of,
     broadcast_strides,
     contiguous,
     is_contiguous,
@@ -154,7 +155,7 @@ class Blocks:
 
     def operand(self, k: int, per_row: bool) -> int:
         """The operand by which a step, over rows or elements, reads a value."""
-        base = self.views[k].base if k in self.views else k
+        base = base_of(k, self.views)
         is_row = base in self.node.per_row and base in self.number_of
         if is_row and per_row:
             return self.number_of[base]

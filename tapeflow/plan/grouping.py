@@ -31,6 +31,7 @@ from tapeflow.plan.ir import (
     N_ELEMENTWISE,
     RANDOM,
     Instr,
+    contiguous,
 )
 
 DO_OP, DO_GROUP, DO_SCALARS, DO_RANDOM, DO_ACCUMULATE, DO_GUARD, DO_COPY = range(7)
@@ -74,15 +75,6 @@ class View(NamedTuple):
     base: int  # a value that is no view
     offset: int
     strides: tuple[int, ...]
-
-
-def contiguous(shape: tuple[int, ...], itemsize: int) -> tuple[int, ...]:
-    strides = []
-    step = itemsize
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= max(extent, 1)
-    return tuple(reversed(strides))
 
 
 def schedule(ir: IR, fuse: bool = True, rows: bool = True) -> tuple[list[Node], dict[int, View]]:
@@ -198,7 +190,7 @@ class _Scheduler:
             return False
         if maker is not node:
             return self.take_in(maker, node)
-        return (self.views[k].base if k in self.views else k) in node.per_row
+        return base_of(k, self.views) in node.per_row
 
     def take_in(self, small: Node, node: Node) -> bool:
         """Let a group of an op for each row, which waits for nothing but this group, become part of it."""
@@ -210,7 +202,7 @@ class _Scheduler:
         made = {instr.out for instr in small.instrs}
         for instr in small.instrs:
             for k in instr.ins:
-                base = views[k].base if k in views else k
+                base = base_of(k, views)
                 inside = base in made or base in node.per_row
                 if not inside and base in self.maker and not self.maker[base].closed:
                     return False
@@ -219,7 +211,6 @@ class _Scheduler:
                     return False
         node.instrs += small.instrs
         node.per_row |= made
-        node.after.update(other for other in small.after if not other.closed and other is not node)
         for k in made:
             self.maker[k] = node
         assert small.shape is not None
@@ -276,6 +267,37 @@ class _Scheduler:
                 self.close(node)
             if node is until:
                 break
+
+
+class Lives(NamedTuple):
+    """Of values: the number of the node that makes them and of the last that reads them, or a view of them; outside:
+    those that others than the node that makes them read, or that are read as views."""
+
+    made: dict[int, int]
+    last: dict[int, int]
+    outside: set[int]
+
+
+def lives_of(nodes: list[Node], views: dict[int, View]) -> Lives:
+    """From when to when values are needed."""
+    made: dict[int, int] = {}
+    last: dict[int, int] = {}
+    outside: set[int] = set()
+    for at, node in enumerate(nodes):
+        for instr in node.instrs:
+            for k in instr.ins:
+                base = base_of(k, views)
+                last[base] = at
+                if made.get(base) != at or k != base:
+                    outside.add(base)
+            if instr.op >= 0:
+                made[instr.out] = at
+    return Lives(made, last, outside)
+
+
+def base_of(k: int, views: dict[int, View]) -> int:
+    """The value whose memory k looks at: itself where it is no view."""
+    return views[k].base if k in views else k
 
 
 def row_of(shape: tuple[int, ...], mask: int) -> int:

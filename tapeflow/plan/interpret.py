@@ -157,12 +157,7 @@ class Interpreter:
         if op == GUARD:
             self.guard(instr)
         elif op == GRAD_GUARD:
-            t, seen = instr.extra
-            if (t.grad is not None) != seen:
-                raise GuardFailed(
-                    f"[plan] the .grad of a captured tensor was {'there' if seen else 'empty'} when the plan was "
-                    f"recorded and is not now ({self.line(instr)})."
-                )
+            compare_grad(self.ir, instr)
         elif op == RANDOM:
             self.env[instr.out] = self.draw(instr, self.ir.values[instr.out].shape)
         elif op == ACCUMULATE:
@@ -217,28 +212,49 @@ class Interpreter:
         if instr.extra is None:  # an array was looked at: so it is for whoever records this
             x.numpy()
             return
-        seen = _core.look(x)
-        if seen != instr.extra:
-            was, now = (np.frombuffer(b, x.dtype)[0] for b in (instr.extra, seen))
-            raise GuardFailed(
-                f"[plan] Python looked at a value in {self.line(instr)}: it was {was} when the plan was recorded and "
-                f"is {now} now."
-            )
+        compare_look(self.ir, instr, _core.look(x), x.dtype)
 
     def commit(self) -> None:
         self.enter(len(self.ir.generators))
         for t, k in self.ir.states:
-            self.write(t, self.value(k))
+            write_state(t, self.value(k))
         for t, grad in self.ir.grads:
             _core.give_grad(t, None if grad is None else self.value(grad))
 
-    def write(self, t: Tensor, value: Tensor) -> None:
-        with _core.no_grad() if t.is_leaf and t.requires_grad else _core.enable_grad():
-            t.assign(value)
-
     def line(self, instr: Instr) -> str:
-        file, number, _ = self.ir.lines[instr.line]
-        return f"{file}:{number}"
+        return line_of(self.ir, instr)
+
+
+def line_of(ir: IR, instr: Instr) -> str:
+    """The user's file and line behind an instruction."""
+    file, number, _ = ir.lines[instr.line]
+    return f"{file}:{number}"
+
+
+def compare_look(ir: IR, instr: Instr, seen: bytes, dtype: Any) -> None:
+    """Are these the bits that Python saw when the plan was recorded?"""
+    if seen != instr.extra:
+        was, now = (np.frombuffer(b, dtype)[0] for b in (instr.extra, seen))
+        raise GuardFailed(
+            f"[plan] Python looked at a value in {line_of(ir, instr)}: it was {was} when the plan was recorded and "
+            f"is {now} now."
+        )
+
+
+def compare_grad(ir: IR, instr: Instr) -> None:
+    """Is the .grad of a captured tensor there, or empty, as it was?"""
+    t, seen = instr.extra
+    if (t.grad is not None) != seen:
+        raise GuardFailed(
+            f"[plan] the .grad of a captured tensor was {'there' if seen else 'empty'} when the plan was "
+            f"recorded and is not now ({line_of(ir, instr)})."
+        )
+
+
+def write_state(t: Tensor, value: Tensor) -> None:
+    """What a run makes of a tensor that it writes."""
+    with _core.no_grad() if t.is_leaf and t.requires_grad else _core.enable_grad():
+        t.assign(value)
 
 
 def apply_op(op: int, params: tuple[int, ...], xs: list[Tensor], dtype: int, shape: tuple[int, ...]) -> Tensor:

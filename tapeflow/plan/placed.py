@@ -12,19 +12,20 @@ were.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from tapeflow import _core
-from tapeflow._core import GuardFailed, Tensor
+from tapeflow._core import Tensor
 from tapeflow.backend.opencl.fused import Body, Step, run
 from tapeflow.backend.opencl.memory import Array
 from tapeflow.backend.opencl.table import implementation
 from tapeflow.errors import PlanError
 from tapeflow.plan.blocks import Layout
-from tapeflow.plan.grouping import ASTYPE, DO_GROUP, DO_SCALARS, Node, contiguous, schedule
-from tapeflow.plan.interpret import is_followed
+from tapeflow.plan.grouping import ASTYPE, DO_GROUP, DO_SCALARS, Node, base_of, lives_of, schedule
+from tapeflow.plan.interpret import compare_grad, compare_look, is_followed, write_state
 from tapeflow.plan.ir import (
     ACCUMULATE,
     CONST,
@@ -36,6 +37,7 @@ from tapeflow.plan.ir import (
     TENSOR,
     Instr,
     compute_dtype,
+    contiguous,
 )
 from tapeflow.plan.schedule import place_arrays
 
@@ -62,6 +64,12 @@ class DevicePlan:
         self._nodes, self._views = schedule(ir, "fuse" in plan.passes, rows=False)
         self._arrays: dict[int, Array] = {}
         self._sent: dict[int, Tensor] = {}  # captured tensors as they were when they were sent
+        self._special: dict[int, Callable[[Instr], None]] = {  # what depends on more than values on the device
+            GUARD: self._guard,
+            GRAD_GUARD: partial(compare_grad, ir),
+            RANDOM: self._random,
+            ACCUMULATE: self._accumulate,
+        }
         self._place()
         self._commands: list[Any] = []  # lists of commands to be given again, and functions to be called
         self._numbers: list[tuple[int, int]] = []  # of each stretch of draws its seed and first draw, in a run
@@ -70,27 +78,20 @@ class DevicePlan:
 
     def _place(self) -> None:
         ir, device = self._ir, self._device
-        made: dict[int, int] = {}
-        last: dict[int, int] = {}
-        maker: dict[int, Node] = {}
-        outside = set()  # values that others than the group that makes them read
-        for at, node in enumerate(self._nodes):
-            for instr in node.instrs:
-                for k in instr.ins:
-                    base = self._base(k)
-                    last[base] = at
-                    if maker.get(base) is not node or base != k:
-                        outside.add(base)
-                if instr.op >= 0:
-                    made[instr.out], maker[instr.out] = at, node
-        kept = {self._base(k) for k in ir.results()}
+        made, last, outside = lives_of(self._nodes, self._views)
+        kept = {base_of(k, self._views) for k in ir.results()}
         self._written = {  # of each group: what others read
             id(node): [i.out for i in node.instrs if i.out in outside or i.out in kept] for node in self._nodes
         }
-        inner = {k for k, node in maker.items() if node.kind in (DO_GROUP, DO_SCALARS) and k not in outside}
+        inner = {
+            instr.out
+            for node in self._nodes
+            for instr in node.instrs
+            if node.kind in (DO_GROUP, DO_SCALARS) and instr.out not in outside
+        }
         layout = Layout({}, {}, set(), [], [], {})
-        made = {k: at for k, at in made.items() if k not in inner and k not in kept}
-        place_arrays(ir, layout, made, last, {})
+        own = {k: at for k, at in made.items() if k not in inner and k not in kept}
+        place_arrays(ir, layout, own, last, {})
         if layout.arena_bytes <= device.max_allocation:
             arena = device.alloc(max(layout.arena_bytes, 1), "plan")
             for k, offset in layout.offsets.items():
@@ -100,7 +101,7 @@ class DevicePlan:
         else:
             for k in layout.offsets:
                 self._arrays[k] = device.empty_array(ir.values[k].dtype, ir.values[k].shape, "plan")
-        sources = [k for k in {k for i in ir.instrs for k in i.ins} if k not in self._views and k not in maker]
+        sources = [k for k in {k for i in ir.instrs for k in i.ins} if k not in self._views and k not in made]
         for k in {*sources, *ir.inputs, *kept}:
             value = ir.values[k]
             if k not in self._arrays:
@@ -111,9 +112,6 @@ class DevicePlan:
             of, value = self._arrays.get(view.base), ir.values[k]
             if of is not None:
                 self._arrays[k] = Array(of.memory, of.offset + view.offset, value.dtype, value.shape, view.strides)
-
-    def _base(self, k: int) -> int:
-        return self._views[k].base if k in self._views else k
 
     @property
     def instructions(self) -> list[Instr]:
@@ -173,7 +171,7 @@ class DevicePlan:
         under_way = {k: device.begin_download(self._arrays[k]) for k in wanted}
         found = {k: download.result() for k, download in under_way.items()}
         outputs = [_core.from_numpy(found[k], True, "plan") for k in ir.outputs]
-        self._commit({k: _core.from_numpy(x, True, "plan") for k, x in found.items()})
+        self._commit(found)
         return outputs
 
     def _send(self, inputs: Sequence[Tensor]) -> None:
@@ -206,20 +204,19 @@ class DevicePlan:
             now[id(generator)] = (seed, (first + draws) % 2**64)
         return found
 
-    def _commit(self, made: dict[int, Tensor]) -> None:
+    def _commit(self, found: dict[int, np.ndarray[Any, Any]]) -> None:
         ir, device = self._ir, self._device
         numbers = {id(t): k for k, t in ir.objects.items() if ir.values[k].kind == TENSOR}
         for (generator, *_, draws), (seed, first) in zip(ir.generators, self._numbers, strict=True):
             generator._write(seed, (first + draws) % 2**64)
         for t, k in ir.states:
-            with _core.no_grad() if t.is_leaf and t.requires_grad else _core.enable_grad():
-                t.assign(made[k])
+            write_state(t, _core.from_numpy(found[k], True, "plan"))
             captured = numbers.get(id(t))
             if captured in self._arrays and captured is not None:  # what it is now is on the device already
                 device.copy(self._arrays[k], self._arrays[captured])
                 self._sent[captured] = t.detach()
         for t, grad in ir.grads:
-            _core.give_grad(t, None if grad is None else made[grad])
+            _core.give_grad(t, None if grad is None else _core.from_numpy(found[grad], True, "plan"))
 
     # ---- nodes
 
@@ -230,7 +227,7 @@ class DevicePlan:
             compute = self._computation(node)
             with self._device.noting() as notes:
                 compute()
-            if self._looks(node) or notes.looked:
+            if node.instrs[0].op in self._special or notes.looked:
                 commands.append(compute)
             elif commands and type(commands[-1]) is list:
                 commands[-1] += notes.commands
@@ -238,17 +235,12 @@ class DevicePlan:
                 commands.append(list(notes.commands))
         self._commands = commands
 
-    def _looks(self, node: Node) -> bool:
-        return node.instrs[0].op in (GUARD, GRAD_GUARD, RANDOM, ACCUMULATE)
-
     def _computation(self, node: Node) -> Callable[[], None]:
         instr = node.instrs[0]
         if node.kind in (DO_GROUP, DO_SCALARS):
             return self._group(node)
-        special = {GUARD: self._guard, GRAD_GUARD: self._grad_guard, RANDOM: self._random, ACCUMULATE: self._accumulate}
-        if instr.op in special:
-            function = special[instr.op]
-            return lambda: function(instr)
+        if instr.op in self._special:
+            return partial(self._special[instr.op], instr)
         ins = [self._arrays[k] for k in instr.ins]
         return lambda: self._device.execute(instr.op, instr.params, ins, self._arrays[instr.out])
 
@@ -273,20 +265,8 @@ class DevicePlan:
 
     def _guard(self, instr: Instr) -> None:
         seen = self._device.download(self._arrays[instr.ins[0]])
-        if instr.extra is not None and seen.tobytes() != instr.extra:
-            was = np.frombuffer(instr.extra, seen.dtype)[0]
-            raise GuardFailed(
-                f"[plan] Python looked at a value in {self._line(instr)}: it was {was} when the plan was recorded and "
-                f"is {seen.ravel()[0]} now."
-            )
-
-    def _grad_guard(self, instr: Instr) -> None:
-        t, seen = instr.extra
-        if (t.grad is not None) != seen:
-            raise GuardFailed(
-                f"[plan] the .grad of a captured tensor was {'there' if seen else 'empty'} when the plan was recorded "
-                f"and is not now ({self._line(instr)})."
-            )
+        if instr.extra is not None:
+            compare_look(self._ir, instr, seen.tobytes(), seen.dtype)
 
     def _random(self, instr: Instr) -> None:
         kind, stretch, place, *limits = instr.params
@@ -301,10 +281,6 @@ class DevicePlan:
             self._device.upload(before, _host(held))
         operands = [before, self._arrays[instr.ins[1]]]
         self._device.execute(ACCUMULATE, instr.params, operands, self._arrays[instr.out])
-
-    def _line(self, instr: Instr) -> str:
-        file, number, _ = self._ir.lines[instr.line]
-        return f"{file}:{number}"
 
 
 def _host(x: Tensor) -> np.ndarray[Any, Any]:

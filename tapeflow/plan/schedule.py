@@ -21,6 +21,8 @@ from tapeflow.plan.grouping import (
     REDUCTIONS,
     Node,
     View,
+    base_of,
+    lives_of,
 )
 from tapeflow.plan.ir import CODES, CONST, GRAD_GUARD, INPUT, IR, ITEMSIZE, TENSOR, Instr, compute_dtype
 
@@ -36,30 +38,10 @@ def place(ir: IR, nodes: list[Node], views: dict[int, View], reuse: bool = True)
     """Storage for every value that a node makes and another reads, or that outlives the run."""
     values = ir.values
     layout = Layout({}, {}, set(), [], [], {})
-
-    def root(k: int) -> int:
-        return views[k].base if k in views else k
-
-    made: dict[int, int] = {}
-    last: dict[int, int] = {}
-    inside: set[int] = set()  # values that only their own group reads
-    maker: dict[int, Node] = {}
-    for at, node in enumerate(nodes):
-        for instr in node.instrs:
-            if instr.op >= 0:
-                made[instr.out] = at
-                maker[instr.out] = node
-    read_outside: set[int] = set()
-    for at, node in enumerate(nodes):
-        for instr in node.instrs:
-            for k in instr.ins:
-                base = root(k)
-                last[base] = at
-                if maker.get(base) is not node or k != base:
-                    read_outside.add(base)
+    made, last, read_outside = lives_of(nodes, views)
     results = set(ir.results())
     for k in results:
-        base = root(k)
+        base = base_of(k, views)
         read_outside.add(base)
         if (
             base == k and k in made and values[k].shape != () and k not in layout.outputs
@@ -72,8 +54,8 @@ def place(ir: IR, nodes: list[Node], views: dict[int, View], reuse: bool = True)
             layout.fresh.add(copy)
             layout.outputs[k] = copy
             layout.copies.append((k, copy))
-            last[root(k)] = len(nodes)
-    inside = {
+            last[base_of(k, views)] = len(nodes)
+    inside = {  # values that only their own group reads
         instr.out
         for node in nodes
         for instr in node.instrs
@@ -101,7 +83,7 @@ def _taken_over(
             first = node.instrs[0]
             if first.op in _CHANGES and first.out in made:
                 k = first.ins[0]
-                others = [views[other].base if other in views else other for other in first.ins[1:]]
+                others = [base_of(other, views) for other in first.ins[1:]]
                 if k not in views and made.get(k, at) < at and last[k] == at and k not in others:
                     taken[first.out] = k
             continue

@@ -9,11 +9,12 @@ import itertools
 import threading
 from collections import deque
 from collections.abc import Callable
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tapeflow.backend.opencl import faults
 from tapeflow.errors import DeviceOutOfMemory, NumberRangeError
-from tapeflow.plan.ir import ITEMSIZE
+from tapeflow.plan.ir import ITEMSIZE, contiguous
 
 if TYPE_CHECKING:
     from tapeflow.backend.opencl.host import Device
@@ -47,10 +48,7 @@ class Array(NamedTuple):
 
     @property
     def size(self) -> int:
-        n = 1
-        for extent in self.shape:
-            n *= extent
-        return n
+        return prod(self.shape)
 
     @property
     def nbytes(self) -> int:
@@ -75,11 +73,7 @@ class Array(NamedTuple):
 
 
 def contiguous_strides(dtype: int, shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], ITEMSIZE[dtype]
-    for extent in reversed(shape):
-        strides.append(step)
-        step *= extent
-    return tuple(reversed(strides))
+    return contiguous(shape, ITEMSIZE[dtype])
 
 
 def size_class(nbytes: int) -> int:
