@@ -23,8 +23,9 @@ import numpy as np
 
 from tapeflow import ops
 from tapeflow.backend.opencl.memory import Array
+from tapeflow.backend.opencl.moves import joined
 from tapeflow.backend.opencl.text import OPTIONS, TYPES, KernelText, cast, function, program
-from tapeflow.plan.ir import BOOL, CODES, INT64, ITEMSIZE, N_ELEMENTWISE, NAMES
+from tapeflow.plan.ir import BOOL, CODES, INT64, ITEMSIZE, N_ELEMENTWISE, NAMES, contiguous
 
 ASTYPE = CODES["astype"]
 LOCAL = 256  # work-items of a group: loops over a grid are 30 times slower on the processors that OpenCL runs on
@@ -115,28 +116,8 @@ class Layout(NamedTuple):
 
 def merge(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
     """The same elements in the same order with as few axes as will do. strides: of each operand."""
-    extents: list[int] = []
-    steps: list[list[int]] = [[] for _ in strides]
-    for d, n in enumerate(shape):
-        if n == 1:
-            continue
-        if extents and all(mine[-1] == theirs[d] * n for mine, theirs in zip(steps, strides, strict=True)):
-            extents[-1] *= n
-            for mine, theirs in zip(steps, strides, strict=True):
-                mine[-1] = theirs[d]
-        else:
-            extents.append(n)
-            for mine, theirs in zip(steps, strides, strict=True):
-                mine.append(theirs[d])
-    return extents, steps
-
-
-def _packed(extents: Sequence[int]) -> list[int]:
-    strides, step = [], 1
-    for n in reversed(extents):
-        strides.append(step)
-        step *= n
-    return strides[::-1]
+    axes = joined(shape, *strides)[::-1]
+    return [axis[0] for axis in axes], [[axis[1 + k] for axis in axes] for k in range(len(strides))]
 
 
 def _how(strides: list[int], packed: list[int]) -> str:
@@ -156,7 +137,7 @@ def divisor(d: int) -> tuple[int, int]:
 def layout(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Layout:
     """How operands of these strides, in elements, lie within this shape, which is not empty."""
     extents, steps = merge(shape, strides)
-    packed = _packed(extents)
+    packed = list(contiguous(tuple(extents), 1))
     hows = tuple([_how(mine, packed) for mine in steps])
     size = extents[0] * packed[0] if extents else 1
     if all(how in ("flat", "scalar") for how in hows):

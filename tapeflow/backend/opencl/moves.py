@@ -42,9 +42,9 @@ def start(x: Array) -> int:
     return x.offset // ir.ITEMSIZE[x.dtype]
 
 
-def merged(shape: Sequence[int], *strides: Sequence[int]) -> list[Axis]:
+def joined(shape: Sequence[int], *strides: Sequence[int]) -> list[Axis]:
     """The axes, innermost first, without those of size 1; neighbours that one stride describes in each operand are
-    one. There is one at least."""
+    one."""
     axes: list[Axis] = []
     for n, *steps in zip(shape, *strides):
         if n == 1:
@@ -53,7 +53,12 @@ def merged(shape: Sequence[int], *strides: Sequence[int]) -> list[Axis]:
             axes[-1] = (axes[-1][0] * n, *steps)
         else:
             axes.append((n, *steps))
-    return axes[::-1] or [(1, *(0 for _ in strides))]
+    return axes[::-1]
+
+
+def merged(shape: Sequence[int], *strides: Sequence[int]) -> list[Axis]:
+    """The same, with one axis at least."""
+    return joined(shape, *strides) or [(1, *(0 for _ in strides))]
 
 
 def group(device: Device, most: int = WIDTH) -> int:
