@@ -7,7 +7,7 @@
     concat_windows     an array that is written window by window, all of it, is its windows side by side
     uniform_operands   of a product with an operand whose rows, or columns, are alike, one row, or column, is computed
     concat_products    a sum of products is one product of the operands side by side
-    concat_sums        a sum of reductions is one reduction of the operands side by side
+    concat_sums        a sum of reductions is one, where what they reduce is side by side
     contract_sums      the sum of a matrix product is a product of sums
     batch_products     products with the same right operand are one, where their left operands are there at once
     transpose_products a transposed product is the product of the transposed operands, the other way round
@@ -383,8 +383,10 @@ def _tiles(writes: list[Instr], shape: tuple[int, ...]) -> tuple[int, list[Instr
     return (axis, order) if stop == shape[axis] else None
 
 
-_ORDER = (
+_FIRST = (
     zero_windows, concat_windows, reassociate, strength, hoist_scalars, uniform_operands, concat_products, concat_sums,
-    contract_sums, batch_products, transpose_products,
 )  # fmt: skip
-PASSES: dict[str, Callable[[IR], None]] = {f.__name__: f for f in _ORDER}
+_THEN = (contract_sums, batch_products, transpose_products)
+PASSES: dict[str, Callable[[IR], None]] = {f.__name__: f for f in (*_FIRST, *_THEN)}
+# between them, what was put side by side twice is one value, with which products may be batched
+ORDER = (*(f.__name__ for f in _FIRST), "cse", *(f.__name__ for f in _THEN))

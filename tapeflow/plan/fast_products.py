@@ -226,7 +226,7 @@ def concat_products(ir: IR) -> None:
 
 def concat_sums(ir: IR) -> None:
     """Sums over the same axes that are added, as the gradient of a bias that is used at each step of a loop, are one
-    over their operands side by side, where those are so already or are small.
+    over their operands side by side, where those are so already.
 
     Changes the order of a sum of the same terms, and nothing else.
     """
@@ -276,29 +276,6 @@ class _Chains:
         w.names[root.out] = total
         return True
 
-    def untransposed(self, numbers: list[int], axis: int) -> tuple[list[int], int] | None:
-        """What values are the transposed of, and the axis there."""
-        w = self.w
-        order = swapped(len(w.values[numbers[0]].shape))
-        sources = [w.made.get(k) for k in numbers]
-        if all(i is not None and i.op == _PERMUTE and i.params == order for i in sources):
-            return [i.ins[0] for i in sources if i is not None], order[axis]
-        return None
-
-    def copied(self, numbers: list[int], axis: int) -> int:
-        """How many elements move when these are put side by side."""
-        numbers, axis = self.untransposed(numbers, axis) or (numbers, axis)
-        if axis == 0 and _window_of(self.w, numbers) is not None:
-            return 0
-        return sum(self.w.values[k].size for k in numbers)
-
-    def join(self, numbers: list[int], axis: int) -> int:
-        """Values side by side along an axis."""
-        inner = self.untransposed(numbers, axis)
-        if inner is not None:
-            return self.w.transposed(self.join(*inner))
-        return _joined(self.w, numbers, axis)
-
 
 def _one_product(chains: _Chains, terms: list[int]) -> dict[int, list[int]]:
     """One product for those among the terms, unless to copy the operands costs more."""
@@ -312,10 +289,10 @@ def _one_product(chains: _Chains, terms: list[int]) -> dict[int, list[int]]:
     lefts, rights = [a for a, _ in pairs], [b for _, b in pairs]
     a, b = (w.values[k] for k in pairs[0])
     rows, columns = len(a.shape) - 2, len(a.shape) - 1
-    copied = chains.copied(lefts, columns) + chains.copied(rights, rows)
+    copied = _copied(w, lefts, columns) + _copied(w, rights, rows)
     if copied > (len(products) - 1) * (3 * w.values[products[0]].size + _CALL_COST):
         return {}
-    left, right = chains.join(lefts, columns), chains.join(rights, rows)
+    left, right = _joined(w, lefts, columns), _joined(w, rights, rows)
     w.note(
         f"{len(products)} products like {extents(a)} @ {extents(b)} that are added: one over {w.values[left].shape[-1]}"
     )
@@ -352,9 +329,9 @@ def _one_sum(chains: _Chains, terms: list[int]) -> dict[int, list[int]]:
         sources = sorted(group.values())
         axes = axes_of(mask, len(value.shape))
         order = chains.orders.get((axes[0], tuple(sources)))
-        if len(group) < 2 or (order is None and chains.copied(sources, axes[0]) > len(group) * _CALL_COST):
+        if len(group) < 2 or (order is None and _copied(w, sources, axes[0])):
             continue
-        side = chains.join(order or sources, axes[0])
+        side = _joined(w, order or sources, axes[0])
         kept = tuple([1 if d in axes else n for d, n in enumerate(value.shape)])
         total = w.emit(_SUM, (side,), kept, value.dtype, (mask, count * len(group)))
         w.note(f"{len(group)} sums of {extents(value)} that are added: one")
@@ -393,9 +370,29 @@ def _window_of(w: Rewriter, numbers: list[int]) -> tuple[int, int, int] | None:
     return base, start, stop - start
 
 
+def _untransposed(w: Rewriter, numbers: list[int], axis: int) -> tuple[list[int], int] | None:
+    """What values are the transposed of, and the axis there."""
+    order = swapped(len(w.values[numbers[0]].shape))
+    sources = [w.made.get(k) for k in numbers]
+    if all(i is not None and i.op == _PERMUTE and i.params == order for i in sources):
+        return [i.ins[0] for i in sources if i is not None], order[axis]
+    return None
+
+
+def _copied(w: Rewriter, numbers: list[int], axis: int) -> int:
+    """How many elements move when these are put side by side."""
+    numbers, axis = _untransposed(w, numbers, axis) or (numbers, axis)
+    if axis == 0 and _window_of(w, numbers) is not None:
+        return 0
+    return sum(w.values[k].size for k in numbers)
+
+
 def _joined(w: Rewriter, numbers: list[int], axis: int) -> int:
     """Values side by side along an axis: as they lie, or copied. Views are made here once more: of all else it is
     known that it is there."""
+    inner = _untransposed(w, numbers, axis)
+    if inner is not None:
+        return w.transposed(_joined(w, *inner))
     first = w.values[numbers[0]]
     shape = (*first.shape[:axis], sum(w.values[k].shape[axis] for k in numbers), *first.shape[axis + 1 :])
     window = _window_of(w, numbers) if axis == 0 else None
@@ -495,10 +492,11 @@ class _Groups:
         self.close(list(group.values()), last)
 
     def close(self, group: list[Instr], last: int) -> None:
-        values = self.w.values
+        if len(group) < 2:
+            return
         lefts = [instr.ins[0] for instr in group]
-        copied = 0 if _window_of(self.w, lefts) is not None else sum(values[k].size for k in lefts)
-        if len(group) > 1 and copied <= len(group) * _CALL_COST:
+        packed = self.w.values[group[0].ins[1]].size // 2  # of the right operand, for each product anew
+        if _copied(self.w, lefts, 0) <= len(group) * _CALL_COST + (len(group) - 1) * packed:
             self.members.update(instr.out for instr in group)
             self.starts.setdefault(id(self.w.ir.instrs[last + 1]), []).append((last + 1, group))
 

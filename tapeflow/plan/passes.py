@@ -304,7 +304,7 @@ def chosen(passes: Any, fast: bool, op: str) -> tuple[str, ...]:
         return DEFAULT
     from tapeflow.plan import fast as faster
 
-    return (*DEFAULT[:-2], *faster.PASSES, *DEFAULT)
+    return (*DEFAULT[:-2], *faster.ORDER, *DEFAULT)
 
 
 def run(ir: IR, names: tuple[str, ...]) -> None:
