@@ -504,6 +504,42 @@ def test_a_fast_plan_that_is_differentiated_is_the_function(always):
         assert_same(got, want)
 
 
+def test_a_fast_step_of_descent_trains_like_the_function(always):
+    rng = rng_for("descent")
+    x, start = rng.normal(size=(5, 4, 3)), rng.normal(size=(3, 3)) / 2
+    ends = []
+    for make in (lambda f: f, tp.function, lambda f: tp.function(f, fast=True)):
+        w, b = tp.tensor(start, requires_grad=True), tp.tensor(np.zeros(3), requires_grad=True)
+
+        def step(x, w=w, b=b):
+            h = x[0]
+            for t in range(5):
+                h = tp.tanh(x[t] @ w + h @ w + b)
+            loss = tp.mean((h @ w - 1.0) ** 2) / 3.0
+            loss.backward()
+            with tp.no_grad():
+                w.assign_sub(0.25 * w.grad)
+                b.assign_sub(0.25 * b.grad)
+            w.grad = None  # that of b goes on
+            return loss
+
+        run = make(step)
+        losses = [run(tp.tensor(x)).item() for _ in range(8)]
+        ends.append([np.array(losses), host(w.detach()), host(b.detach()), host(b.grad)])
+    assert losses[-1] < losses[0] and "fast, concat_products" in run.explain()
+    for eager, exact, quick in zip(*ends, strict=True):
+        assert_same(exact, eager)
+        np.testing.assert_allclose(quick, eager, rtol=1e-12, atol=1e-14)
+
+
+def test_a_fast_plan_over_a_batch(always):
+    a, b = tensors(rng_for("batch"), (3, 4), (4, 5), dtype="float64")
+    batch = tensors(rng_for("batches"), (6, 3, 4), dtype="float64")[0]
+    plan = tp.freeze(lambda a, b: tp.sum(a @ b, axis=0) ** 3, a, b, fast=True)
+    got = tp.vmap(plan, in_axes=(0, None))(batch, b)
+    np.testing.assert_allclose(host(got), np.sum(host(batch) @ host(b), axis=1) ** 3, rtol=1e-12)
+
+
 def test_where_fast_is_given():
     a = tp.tensor(rng_for("given").normal(size=(200, 200)), dtype="float32")
 
