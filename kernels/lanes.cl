@@ -19,6 +19,9 @@
 #define ITEMS (LANES / W) /* work-items of a row or chunk */
 #define GROUP (ITEMS * UNITS)
 
+/* Remainders are written out: / and % side by side become an instruction that Oclgrind lacks. */
+#define REMAINDER(a, b, quotient) ((a) - (quotient) * (b))
+
 #if W == 1
 #define VEC(t) t
 #define LOAD_W(p) (*(p))

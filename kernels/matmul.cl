@@ -23,7 +23,10 @@
 #endif
 
 /* Where product `at` of a batch begins; inner: the extent of its last axis. */
-#define PRODUCT(at, inner, outer_step, inner_step) ((at) / (inner) * (outer_step) + (at) % (inner) * (inner_step))
+long product_at(long at, long inner, long outer_step, long inner_step) {
+    const long outer = at / inner; /* (no %: beside / it becomes an instruction that Oclgrind lacks) */
+    return outer * outer_step + (at - outer * inner) * inner_step;
+}
 
 #ifdef ON_CPU
 /* ---- a tile of ROWS x COLUMNS in vector registers, reading b as panels of COLUMNS.
@@ -42,7 +45,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void pack(
     const long panel = get_group_id(1), panels = get_num_groups(1), product = get_group_id(2);
     const long first = (long)get_group_id(0) * depth, last = first + depth < k ? first + depth : k;
     const long column = panel * COLUMNS, width = n - column < COLUMNS ? n - column : COLUMNS;
-    __global const TB *from = b + bo + PRODUCT(product, inner, bos, bis) + column * bc;
+    __global const TB *from = b + bo + product_at(product, inner, bos, bis) + column * bc;
     to += (product * panels + panel) * k * COLUMNS;
     if (width == COLUMNS && bc == 1) {
         for (long i = first; i < last; i++)
@@ -65,7 +68,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void pack_rows(
     const long tiles = (m + ROWS - 1) / ROWS, product = get_group_id(2), start = (long)get_group_id(1) * STACK;
     const long stack = tiles - start < STACK ? tiles - start : STACK;
     const long first = (long)get_group_id(0) * depth, last = first + depth < k ? first + depth : k;
-    a += ao + PRODUCT(product, inner, aos, ais);
+    a += ao + product_at(product, inner, aos, ais);
     to += (product * tiles + start) * k * ROWS;
     for (long i = first; i < last; i++)
         for (long tile = 0; tile < stack; tile++) {
@@ -84,8 +87,8 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void product(
     __global const TA *a, long ao, long inner, long aos, long ais, long tile_step, long ar, long ac, __global const T *b,
     long bo, long bos, long bis, long panel_step, long row_step, __global TY *y, long yo, long m, long n, long k, long tiles) {
     const long panel = get_group_id(1), at = get_group_id(2), column = panel * COLUMNS;
-    a += ao + PRODUCT(at, inner, aos, ais);
-    b += bo + PRODUCT(at, inner, bos, bis) + panel * panel_step;
+    a += ao + product_at(at, inner, aos, ais);
+    b += bo + product_at(at, inner, bos, bis) + panel * panel_step;
     y += yo + at * m * n + column;
     for (long tile = 0; tile < tiles; tile++) {
         const long row = ((long)get_group_id(0) * tiles + tile) * ROWS;
@@ -141,24 +144,26 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void product(
     __global const TA *a, long ao, long inner, long aos, long ais, long ar, long ac, __global const TB *b, long bo, long bos,
     long bis, long br, long bc, __global TY *y, long yo, long m, long n, long k, int a_across, int b_across) {
     __local T left[DEPTH][TILE_ROWS + 1], right[DEPTH][TILE_COLUMNS + 1];
-    const int id = get_local_id(0), r0 = id / GROUP_COLUMNS, c0 = id % GROUP_COLUMNS;
+    const int id = get_local_id(0), r0 = id / GROUP_COLUMNS, c0 = id - r0 * GROUP_COLUMNS;
     /* all along dimension 0: drivers that run on CUDA take fewer than 2^16 groups along the others */
     const long columns = (n + TILE_COLUMNS - 1) / TILE_COLUMNS, rows = (m + TILE_ROWS - 1) / TILE_ROWS;
     const long place = get_group_id(0), band = place / columns, at = band / rows;
     const long row = (band - at * rows) * TILE_ROWS, column = (place - band * columns) * TILE_COLUMNS;
     T sum[ROWS][COLUMNS];
-    a += ao + PRODUCT(at, inner, aos, ais);
-    b += bo + PRODUCT(at, inner, bos, bis);
+    a += ao + product_at(at, inner, aos, ais);
+    b += bo + product_at(at, inner, bos, bis);
     y += yo + at * m * n;
     for (int r = 0; r < ROWS; r++)
         for (int c = 0; c < COLUMNS; c++) sum[r][c] = (T)0;
     for (long start = 0; start < k; start += DEPTH) {
         for (int e = id; e < TILE_ROWS * DEPTH; e += GROUP) {
-            const int r = a_across ? e / DEPTH : e % TILE_ROWS, i = a_across ? e % DEPTH : e / TILE_ROWS;
+            const int down = e / DEPTH, in = e / TILE_ROWS;
+            const int r = a_across ? down : e - in * TILE_ROWS, i = a_across ? e - down * DEPTH : in;
             left[i][r] = row + r < m && start + i < k ? (T)a[(row + r) * ar + (start + i) * ac] : (T)0;
         }
         for (int e = id; e < TILE_COLUMNS * DEPTH; e += GROUP) {
-            const int c = b_across ? e % TILE_COLUMNS : e / DEPTH, i = b_across ? e / TILE_COLUMNS : e % DEPTH;
+            const int over = e / DEPTH, in = e / TILE_COLUMNS;
+            const int c = b_across ? e - in * TILE_COLUMNS : over, i = b_across ? in : e - over * DEPTH;
             right[i][c] = column + c < n && start + i < k ? (T)b[(start + i) * br + (column + c) * bc] : (T)0;
         }
         barrier(CLK_LOCAL_MEM_FENCE);

@@ -361,7 +361,9 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void FN(rows)(
     const int id = get_local_id(0);
 #if ITEMS > 1
     __local PART shared[UNITS * LANES];
-    const int item = columns ? id / UNITS : id % ITEMS, place = columns ? id % UNITS : id / ITEMS;
+    const int by_units = id / UNITS, by_items = id / ITEMS;
+    const int item = columns ? by_units : REMAINDER(id, ITEMS, by_items);
+    const int place = columns ? REMAINDER(id, UNITS, by_units) : by_items;
     __local PART *lanes = shared + place * LANES;
 #else
     const int item = 0, place = 0;
@@ -417,7 +419,7 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void FN(rows)(
 #define VECTORS (BLOCK / W)
 #ifdef DOT
 #define ADD_COLUMNS(a, of, i, v, group) FN(add)(a, of(p, i, sn, sc, v), group, of(q, i, bsn, bsc, v))
-#define BESIDE (sc == 1 && bsc == 1)
+#define BESIDE ((sc == 1 || sc == 0) && (bsc == 1 || bsc == 0)) /* 0: a vector times a matrix */
 #elif defined(VAR)
 #define ADD_COLUMNS(a, of, i, v, group) FN(add)(a, of(p, i, sn, sc, v), group, mean[v])
 #define BESIDE (sc == 1)
@@ -428,7 +430,11 @@ __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void FN(rows)(
 #define ADD_COLUMNS(a, of, i, v, group) FN(add)(a, of(p, i, sn, sc, v), group)
 #define BESIDE (sc == 1)
 #endif
+#ifdef DOT
+#define BESIDE_OF(x, i, down, step, v) (step ? LOAD_W(x + (i) * down + (v) * W) : (VEC(M))(x[(i) * down]))
+#else
 #define BESIDE_OF(x, i, down, step, v) LOAD_W(x + (i) * down + (v) * W)
+#endif
 #define APART_OF(x, i, down, step, v) FN(gather)(x + (i) * down + (v) * W * step, step)
 #define SOME_OF(x, i, down, step, v) FN(gather_some)(x + (i) * down + (v) * W * step, step, width - (v) * W)
 #define GO_DOWN(of, vectors)                                                                              \

@@ -105,7 +105,8 @@ wide1 row_exp_sum(SHARED wide1 *lanes, __global const T *x, long sn, T most, lon
 #define ROWS_MEMORY                                                                         \
     __local wide1 all_sums[UNITS * LANES];                                                  \
     __local T all_most[UNITS * LANES];                                                      \
-    const int item = (int)get_local_id(0) % ITEMS, place = (int)get_local_id(0) / ITEMS;    \
+    const int place = (int)get_local_id(0) / ITEMS;                                         \
+    const int item = REMAINDER((int)get_local_id(0), ITEMS, place);                         \
     __local wide1 *sums = all_sums + place * LANES;                                         \
     __local T *lanes = all_most + place * LANES;
 #else
@@ -119,7 +120,8 @@ wide1 row_exp_sum(SHARED wide1 *lanes, __global const T *x, long sn, T most, lon
     for (long k = 0; k < per; k++) {                                                                          \
         const long own = ((long)get_group_id(0) * per + k) * UNITS + place, row = own < rows ? own : rows - 1; \
         const bool mine = own < rows;                                                                         \
-        __global const T *p = x + xo + row / inner * so + row % inner * sc;
+        const long outer = row / inner;                                                                       \
+        __global const T *p = x + xo + outer * so + REMAINDER(row, inner, outer) * sc;
 #define END_ROW }
 #define KERNEL __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 
@@ -177,15 +179,13 @@ KERNEL void cross_entropy(ROWS_PARAMETERS, __global const long *labels, long lo,
         const REAL log_sum = log(WIDE_VALUE(row_exp_sum(sums, p, sn, most, n, item)));
         const long label = labels[lo + row];
         if (mine && item == 0) {
-            if (label < 0 || label >= n) {
-                atomic_or(bad, 1);
-            } else {
-                const wide1 above = WIDE_JOIN(WIDE_OF(most), WIDE_OF(-p[label * sn]));
-                losses[row].s[0] = WIDE_JOIN(WIDE_OF(log_sum), above);
+            const bool there = label >= 0 && label < n; /* else the host raises, and the loss is nobody's */
+            const T own = there ? p[label * sn] : (T)0;
+            if (!there) atomic_or(bad, 1);
+            losses[row].s[0] = WIDE_JOIN(WIDE_OF(log_sum), WIDE_JOIN(WIDE_OF(most), WIDE_OF(-own)));
 #if SCALES > 1
-                losses[row].s[1] = WIDE_OF(WIDE_VALUE(losses[row].s[0]) * 0x1p-64f);
+            losses[row].s[1] = WIDE_OF(WIDE_VALUE(losses[row].s[0]) * 0x1p-64f);
 #endif
-            }
         }
     END_ROW
 }

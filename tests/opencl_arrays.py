@@ -1,17 +1,30 @@
 """Arrays on an OpenCL device in every layout, and ops on them beside the cpu's."""
 
 import numpy as np
+import pytest
 
 import tapeflow as tp
 from tapeflow import _core
 from tapeflow.backend.opencl.host import Array
+from tapeflow.backend.opencl.memory import Pool
 from tapeflow.backend.opencl.table import implementation
 from tapeflow.plan import ir
+from tests.opencl_devices import IMPLEMENTATIONS
 
 LAYOUTS = ("packed", "offset", "transposed", "reversed", "strided")
 NUMPY = [np.dtype(name) for name in ir.DTYPES]
 GUARD = 0x5A  # bytes around a result, which must stay
 MARGIN = 64
+
+KEPT = []
+
+
+@pytest.fixture(autouse=True)
+def kept_memory(monkeypatch):
+    """Oclgrind takes what kernels write in memory that was freed and given out again for uninitialized: keep it."""
+    if IMPLEMENTATIONS == ("oclgrind",):
+        alloc = Pool.alloc
+        monkeypatch.setattr(Pool, "alloc", lambda *args: KEPT.append(alloc(*args)) or KEPT[-1])
 
 
 class Shaped:

@@ -5,7 +5,7 @@ import pytest
 
 from tapeflow.backend.opencl import matmul, reductions
 from tapeflow.plan import ir
-from tests.opencl_arrays import NUMPY, Shaped, cpu, dtypes_of, guarded, place, run, values
+from tests.opencl_arrays import NUMPY, Shaped, cpu, dtypes_of, guarded, kept_memory, place, run, values  # noqa: F401
 from tests.opencl_devices import device, opened  # noqa: F401
 
 RNG = np.random.default_rng(5)

@@ -8,7 +8,18 @@ import pytest
 from tapeflow.backend.opencl import reductions
 from tapeflow.errors import ShapeError
 from tapeflow.plan import ir
-from tests.opencl_arrays import NUMPY, Shaped, assert_bits, cpu, dtypes_of, place, run, run_op, values
+from tests.opencl_arrays import (
+    NUMPY,
+    Shaped,
+    assert_bits,
+    cpu,
+    dtypes_of,
+    kept_memory,  # noqa: F401
+    place,
+    run,
+    run_op,
+    values,
+)
 from tests.opencl_devices import device, opened  # noqa: F401
 
 RNG = np.random.default_rng(11)

@@ -8,7 +8,7 @@ import pytest
 from tapeflow.backend.opencl import reductions
 from tapeflow.errors import TensorIndexError
 from tapeflow.plan import ir
-from tests.opencl_arrays import NUMPY, Shaped, cpu, dtypes_of, run
+from tests.opencl_arrays import NUMPY, Shaped, cpu, dtypes_of, kept_memory, run  # noqa: F401
 from tests.opencl_devices import IMPLEMENTATIONS, device, opened  # noqa: F401
 
 RNG = np.random.default_rng(3)

@@ -188,7 +188,7 @@ def reduce(
     """to, from element `at` on = the reduction of each row."""
     dtype = rows.arrays[0].dtype
     chunk_types, _ = _argtypes(kind, device.fp64)
-    near, along = rows.steps[0][1:]
+    _, near, along = max(rows.steps, key=lambda steps: abs(steps[2]))  # of the array that it matters most to
     across = rows.inner > 1 and along != 1 and abs(near) < abs(along)
     by_columns = has_vectors(device) and (across or rows.n <= LANES <= rows.inner)
     options = (f"-DT={TYPES[dtype]}", *_OPTIONS[dtype])
