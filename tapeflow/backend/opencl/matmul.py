@@ -169,7 +169,7 @@ def _by_sums(device: Device, a: Array, b: Array, out: Array) -> bool:
     shape = (*out.shape, k)
     left = a._replace(shape=shape, strides=(*a.strides[:-1], 0, a.strides[-1]))
     right = b._replace(shape=shape, strides=(*b.strides[:-2], 0, b.strides[-1], b.strides[-2]))
-    rows = as_rows([left, right], len(out.shape))
+    rows = as_rows([left, right], 1 << len(out.shape))
     if rows is None:
         return False
     reduce(device, "DOT", PLAIN, rows, out.memory, start(out))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from functools import cache
+from functools import cache, lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -95,17 +96,23 @@ def fitting_kernel(
 ) -> tuple[Kernel, Shape]:
     """The kernel for a shape, or a smaller one that the device takes for this kernel."""
     while True:
-        kernel = device.kernel(text, name, (*options, *_lane_options(device.fp64, shape)), argtypes)
+        kernel = device.kernel(text, name, _all_options(options, device.fp64, shape), argtypes)
         if shape.group <= kernel.max_group:
             return kernel, shape
         shape = shape.within(kernel.max_group)
 
 
 @cache
-def _lane_options(fp64: bool, shape: Shape) -> tuple[str, ...]:
-    """Options of lanes.cl."""
+def _value_options(dtype: int) -> tuple[str, ...]:
+    """Options of reduce.cl."""
+    return (f"-DT={TYPES[dtype]}", *_OPTIONS[dtype])
+
+
+@cache
+def _all_options(options: tuple[str, ...], fp64: bool, shape: Shape) -> tuple[str, ...]:
+    """With those of lanes.cl."""
     real = ("-DFP64", "-DREAL=double", "-DEPSILON=DBL_EPSILON") if fp64 else ("-DREAL=float", "-DEPSILON=FLT_EPSILON")
-    return (f"-DW={shape.width}", f"-DUNITS={shape.units}", f"-DLANES={shape.lanes}", *real)
+    return (*options, f"-DW={shape.width}", f"-DUNITS={shape.units}", f"-DLANES={shape.lanes}", *real)
 
 
 @cache
@@ -129,7 +136,7 @@ class Rows(NamedTuple):
     outer: int
     inner: int
     n: int
-    arrays: list[Array]
+    arrays: Sequence[Array]
     steps: list[tuple[int, ...]]
 
     @property
@@ -145,34 +152,46 @@ class Rows(NamedTuple):
 
 
 def rows_of(device: Device, arrays: Sequence[Array], mask: int) -> Rows:
-    """Arrays of one shape, reduced over the axes in mask; packed where they are more than two axes beside one."""
-    ndim = len(arrays[0].shape)
-    kept = [d for d in range(ndim) if not mask >> d & 1]
-    order = kept + [d for d in range(ndim) if mask >> d & 1]
-    arrays = [
-        x._replace(shape=tuple([x.shape[d] for d in order]), strides=tuple([x.strides[d] for d in order]))
-        for x in arrays
-    ]
-    found = as_rows(arrays, len(kept)) or as_rows([packed(device, x) for x in arrays], len(kept))
-    assert found is not None
+    """Arrays of one shape and dtype, reduced over the axes in mask; packed where they are more than two axes beside
+    one."""
+    found = as_rows(arrays, mask)
+    if found is None:
+        kept, reduced = _split(len(arrays[0].shape), mask)
+        shape = tuple([arrays[0].shape[d] for d in kept + reduced])
+        turned = [x._replace(shape=shape, strides=tuple([x.strides[d] for d in kept + reduced])) for x in arrays]
+        found = as_rows([packed(device, x) for x in turned], ((1 << len(reduced)) - 1) << len(kept))
+        assert found is not None
     return found
 
 
-def as_rows(arrays: list[Array], kept: int) -> Rows | None:
-    """Arrays of one shape, reduced over all axes but the first `kept`, where they are rows as they lie."""
-    shape = arrays[0].shape
+def as_rows(arrays: Sequence[Array], mask: int) -> Rows | None:
+    """rows_of, where the arrays are rows as they lie."""
+    first = arrays[0]
+    found = _walk(ir.ITEMSIZE[first.dtype], mask, first.shape, *[x.strides for x in arrays])
+    return None if found is None else Rows(*found[:3], arrays, found[3])
+
+
+def _split(ndim: int, mask: int) -> tuple[list[int], list[int]]:
+    """The axes that stay, and those in mask."""
+    return [d for d in range(ndim) if not mask >> d & 1], [d for d in range(ndim) if mask >> d & 1]
+
+
+@lru_cache(maxsize=1 << 12)
+def _walk(
+    itemsize: int, mask: int, shape: tuple[int, ...], *strides: tuple[int, ...]
+) -> tuple[int, int, int, list[tuple[int, ...]]] | None:
+    """outer, inner, n and steps of Rows."""
+    kept, reduced = _split(len(shape), mask)
     if 0 in shape:
-        outside = 1
-        for n in shape[:kept]:
-            outside *= n
-        return Rows(1, outside, 0, arrays, [(0, 0, 1)] * len(arrays))
-    steps = [[stride // ir.ITEMSIZE[x.dtype] for stride in x.strides] for x in arrays]
-    inside = merged(shape[kept:], *[own[kept:] for own in steps])
-    outside_axes = merged(shape[:kept], *[own[:kept] for own in steps])
-    if len(inside) > 1 or len(outside_axes) > 2:
+        return 1, prod([shape[d] for d in kept]), 0, [(0, 0, 1)] * len(strides)
+    inside, outside = (
+        merged([shape[d] for d in axes], *[[own[d] // itemsize for d in axes] for own in strides])
+        for axes in (reduced, kept)
+    )
+    if len(inside) > 1 or len(outside) > 2:
         return None
-    (n, *along), (inner, *near), (outer, *far) = inside[0], *(*outside_axes, (1, *[0] * len(arrays)))[:2]
-    return Rows(outer, inner, n, arrays, list(zip(far, near, along, strict=True)))
+    (n, *along), (inner, *near), (outer, *far) = inside[0], *(*outside, (1, *[0] * len(strides)))[:2]
+    return outer, inner, n, list(zip(far, near, along, strict=True))
 
 
 def reduce(
@@ -191,7 +210,7 @@ def reduce(
     _, near, along = max(rows.steps, key=lambda steps: abs(steps[2]))  # of the array that it matters most to
     across = rows.inner > 1 and along != 1 and abs(near) < abs(along)
     by_columns = has_vectors(device) and (across or rows.n <= LANES <= rows.inner)
-    options = (f"-DT={TYPES[dtype]}", *_OPTIONS[dtype])
+    options = _value_options(dtype)
     name = f"reduce_{kind.lower()}_{'columns' if by_columns else 'rows'}"
     kernel, shape = fitting_kernel(device, _text(kind), name, options, chunk_types, shape_for(device))
     count = max(1, -(-rows.n // CHUNK))
@@ -217,7 +236,7 @@ def join(
     count: int, how: int, divisor: float = 0.0,
 ) -> None:  # fmt: skip
     """The results of rows of n from their parts, (count, rows): FAN at a time become one."""
-    options = (f"-DT={TYPES[dtype]}", *_OPTIONS[dtype], *_lane_options(device.fp64, shape))
+    options = _all_options(_value_options(dtype), device.fp64, shape)
     kernel = device.kernel(_text(kind), f"reduce_{kind.lower()}_parts", options, _argtypes(kind, device.fp64)[1])
     group = 1 if has_vectors(device) else device.group_size(kernel, 64)
     part = part_size(kind, dtype, device.fp64)
