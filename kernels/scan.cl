@@ -2,7 +2,8 @@
 // exponentials; products; the recurrence y[k] = x[k] + y[k-1] a[k].
 //
 // -DT: of the elements. One of -DSUM, -DMAXIMUM, -DLOGSUMEXP (these by blocks), -DPRODUCT, -DRECURRENCE (from element to
-// element). The state: -DWIDE=double|ulong, or -DPAIRS for float32 without fp64.
+// element). -DCOLUMNS=n: lines that are next to each other and go together, in one work-item: what CPUs make vectors of.
+// The state: -DWIDE=double|ulong, or -DPAIRS for float32 without fp64.
 //
 // float32 with -DWIDE=double: computed in float64 and rounded at each element; the tree is that of the cpu, so sums,
 // products and recurrences have its bits. With -DPAIRS the state is an unevaluated sum of two float32 (a product has its
@@ -201,25 +202,34 @@ float2 next(float2 s, float x, float a)
 #endif
 
 // The first element of a line: (outer, n, inner), the lines being (outer, inner).
-#define LINE_START (line + line / inner * (n - 1) * inner + (reverse ? (n - 1) * inner : 0))
+// The lines are (outer, inner). A work-item has COLUMNS neighbours, from column `first` on, of row o; where these begin:
+#define ROW ((long)get_global_id(2) * (long)get_global_size(1) + (long)get_global_id(1))
+#define COLUMNS_START (o * n * inner + first + (long)get_global_id(0) * COLUMNS + (reverse ? (n - 1) * inner : 0))
 
 #if defined(PRODUCT) || defined(RECURRENCE)
 
 // Backwards an element is multiplied by the factor that stands behind it.
 __kernel void scan_lines(__global T *y, const long y_start, __global const T *x, const long x_start,
-                         __global const T *a, const long a_start, const long lines, const long n, const long inner,
-                         const int reverse)
+                         __global const T *a, const long a_start, const long outer, const long n, const long inner,
+                         const int reverse, const long first, const long items)
 {
-    const long line = (long)get_global_id(0);
-    if (line >= lines) return;
-    const long step = reverse ? -inner : inner;
-    long at = LINE_START;
-    STATE all = START(x[x_start + at]);
-    y[y_start + at] = VALUE(all);
+    const long o = ROW, step = reverse ? -inner : inner;
+    if ((long)get_global_id(0) >= items || o >= outer) return;
+    const long start = COLUMNS_START;
+    y += y_start + start;
+    x += x_start + start;
+    a += a_start + start + (reverse ? inner : 0);
+    STATE all[COLUMNS];
+    for (int c = 0; c < COLUMNS; c++) {
+        all[c] = START(x[c]);
+        y[c] = VALUE(all[c]);
+    }
     for (long k = 1; k < n; k++) {
-        at += step;
-        all = NEXT(all, x[x_start + at], a[a_start + at + (reverse ? inner : 0)]);
-        y[y_start + at] = VALUE(all);
+        const long at = k * step;
+        for (int c = 0; c < COLUMNS; c++) {
+            all[c] = NEXT(all[c], x[at + c], a[at + c]);
+            y[at + c] = VALUE(all[c]);
+        }
     }
 }
 
@@ -235,26 +245,31 @@ __kernel void scan_lines(__global T *y, const long y_start, __global const T *x,
 #endif
 
 __kernel void scan_lines(__global OUT *y, const long y_start, __global const T *x, const long x_start,
-                         const long lines, const long n, const long inner, const int reverse)
+                         const long outer, const long n, const long inner, const int reverse, const long first,
+                         const long items)
 {
-    const long line = (long)get_global_id(0);
-    if (line >= lines) return;
+    const long o = ROW, step = reverse ? -inner : inner;
+    if ((long)get_global_id(0) >= items || o >= outer) return;
     y += y_start;
     x += x_start;
-    const long step = reverse ? -inner : inner;
-    long at = LINE_START;
-    STATE before = FIRST;
+    const long start = COLUMNS_START;
+    STATE before[COLUMNS], all[COLUMNS];
+    for (int c = 0; c < COLUMNS; c++) before[c] = FIRST;
     for (long k = 0; k < n;) {
         const long end = min(k + BLOCK, n);
-        STATE all = FIRST;
-        for (; k < end; k++, at += step) {
-            all = JOIN(all, LOAD(at));
-            const STATE whole = JOIN(before, all);
-            STORE(whole);
-        }
-        before = JOIN(before, all);
+        for (int c = 0; c < COLUMNS; c++) all[c] = FIRST;
+        for (; k < end; k++)
+            for (int c = 0; c < COLUMNS; c++) {
+                const long at = start + k * step + c;
+                all[c] = JOIN(all[c], LOAD(at));
+                const STATE whole = JOIN(before[c], all[c]);
+                STORE(whole);
+            }
+        for (int c = 0; c < COLUMNS; c++) before[c] = JOIN(before[c], all[c]);
     }
 }
+
+#define LINE_START (line + line / inner * (n - 1) * inner + (reverse ? (n - 1) * inner : 0))
 
 // Three steps for few long lines: the blocks' totals [block, line], what stands before each, the blocks themselves.
 __kernel void scan_totals(__global STATE *totals, __global const T *x, const long x_start, const long lines,

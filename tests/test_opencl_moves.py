@@ -50,9 +50,10 @@ def test_transposed_by_tiles(device, shape):  # noqa: F811
     for dtype in dtypes_of(device, ir.BOOL, ir.INT32, ir.FLOAT64):
         x = values(RNG, dtype, shape)
         axes = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
-        check(device, "permute_dims", axes, [x], dtype, tuple([shape[a] for a in axes]))
-        check(device, "permute_dims", axes, [x], dtype, tuple([shape[a] for a in axes]), "reversed")
-        check(device, "permute_dims", tuple(range(len(shape)))[::-1], [x], dtype, shape[::-1], "offset")
+        for shaped in both_shapes(device):
+            check(shaped, "permute_dims", axes, [x], dtype, tuple([shape[a] for a in axes]))
+            check(shaped, "permute_dims", axes, [x], dtype, tuple([shape[a] for a in axes]), "reversed")
+            check(shaped, "permute_dims", tuple(range(len(shape)))[::-1], [x], dtype, shape[::-1], "offset")
 
 
 def test_tiles_are_used(device):  # noqa: F811

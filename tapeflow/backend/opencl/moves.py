@@ -146,8 +146,13 @@ def _transpose(device: Device, item: int, y: Array, to: int, x: Array, at: int, 
     across, down = -(-n0 // TILE), -(-n1 // TILE)
     units = matrices * across * down
     steps = (n0, y0, x0, n1, y1, x1, y2, x2)
-    kernel = device.kernel(TEXT, "transpose", options_of(item, "-DCOPIES=4"), _TRANSPOSE)
-    launch_groups(device, kernel, units, y.memory, to, x.memory, at, units, across, down, *steps)
+    name = "transpose_tiles" if device.is_cpu else "transpose"
+    kernel = device.kernel(TEXT, name, options_of(item, "-DCOPIES=4"), _TRANSPOSE)
+    args = (y.memory, to, x.memory, at, units, across, down, *steps)
+    if device.is_cpu:
+        device.launch(kernel, units, 1, *args)
+    else:
+        launch_groups(device, kernel, units, *args)
 
 
 def fill(device: Device, y: Array, bits: int = 0) -> None:

@@ -14,11 +14,14 @@ from tapeflow.plan import ir
 
 TEXT = source("scan.cl")
 BLOCK = 64  # as in scan.cl
+_ONE = ("-DCOLUMNS=1",)
 STATE_BYTES = 16  # the most that a state takes
+COLUMNS = 16  # of a work-item on a CPU
+MANY, TOGETHER = 4096, 64  # from so many work-items on, so many are a group on a CPU
 LINES = {True: 64, False: 16384}  # by is_cpu: so many lines are enough to have all processors at work
 
-_LINES = (None, LONG, None, LONG, LONG, LONG, LONG, INT)
-_TWO = (None, LONG, None, LONG, None, LONG, LONG, LONG, LONG, INT)
+_LINES = (None, LONG, None, LONG, LONG, LONG, LONG, INT, LONG, LONG)
+_TWO = (None, LONG, None, LONG, None, LONG, LONG, LONG, LONG, INT, LONG, LONG)
 _TOTALS = (None, None, LONG, LONG, LONG, LONG, INT, LONG)
 _BEFORE = (None, None, LONG, LONG)
 _BLOCKS = (None, LONG, None, None, LONG, LONG, LONG, LONG, INT, LONG)
@@ -42,6 +45,29 @@ def _maxima(dtype: int, *more: str) -> tuple[str, ...]:
     return "-DMAXIMUM", f"-DT={_BITS[dtype]}", f"-DKEY={_KEYS[dtype]}", *real, *more
 
 
+def _by_lines(
+    device: Device,
+    options: tuple[str, ...],
+    types: tuple[object, ...],
+    outer: int,
+    n: int,
+    inner: int,
+    reverse: int,
+    arrays: tuple[object, ...],
+) -> None:
+    """A work-item for each line, or, on a CPU, for several neighbours."""
+    whole = inner // COLUMNS if device.is_cpu else 0
+    for columns, first, items in ((COLUMNS, 0, whole), (1, whole * COLUMNS, inner - whole * COLUMNS)):
+        if not items:
+            continue
+        kernel = device.kernel(TEXT, "scan_lines", (*options, f"-DCOLUMNS={columns}"), types)
+        args = (*arrays, outer, n, inner, reverse, first, items)
+        if device.is_cpu:
+            device.launch(kernel, (items, outer, 1), (1, 1 if items * outer < MANY else TOGETHER, 1), *args)
+        else:
+            launch_rows(device, kernel, items, outer, *args)
+
+
 def _by_blocks(device: Device, options: tuple[str, ...], params: tuple[int, ...], x: Array, out: Array) -> None:
     axis, reverse = params
     if 0 in x.shape:
@@ -51,17 +77,16 @@ def _by_blocks(device: Device, options: tuple[str, ...], params: tuple[int, ...]
     lines = outer * inner
     here = (x.memory, start(x), lines, n, inner, reverse)
     if n <= 4 * BLOCK or lines >= LINES[device.is_cpu]:
-        kernel = device.kernel(TEXT, "scan_lines", options, _LINES)
-        launch_rows(device, kernel, lines, 1, out.memory, start(out), *here)
+        _by_lines(device, options, _LINES, outer, n, inner, reverse, (out.memory, start(out), x.memory, start(x)))
         return
     blocks = -(-n // BLOCK)
     units = blocks * lines
     totals, starts = device.alloc(units * STATE_BYTES), device.alloc(units * STATE_BYTES)
-    kernel = device.kernel(TEXT, "scan_totals", options, _TOTALS)
+    kernel = device.kernel(TEXT, "scan_totals", options + _ONE, _TOTALS)
     launch_rows(device, kernel, units, 1, totals, *here, units)
-    kernel = device.kernel(TEXT, "scan_before", options, _BEFORE)
+    kernel = device.kernel(TEXT, "scan_before", options + _ONE, _BEFORE)
     launch_rows(device, kernel, lines, 1, starts, totals, lines, blocks)
-    kernel = device.kernel(TEXT, "scan_blocks", options, _BLOCKS)
+    kernel = device.kernel(TEXT, "scan_blocks", options + _ONE, _BLOCKS)
     launch_rows(device, kernel, units, 1, out.memory, start(out), starts, *here, units)
 
 
@@ -74,9 +99,8 @@ def _in_order(
         return
     x, a = packed(device, x), packed(device, a)
     (outer, inner), n = around(x.shape, axis), x.shape[axis]
-    kernel = device.kernel(TEXT, "scan_lines", options, _TWO)
     place = (out.memory, start(out), x.memory, start(x), a.memory, start(a))
-    launch_rows(device, kernel, outer * inner, 1, *place, outer * inner, n, inner, reverse)
+    _by_lines(device, options, _TWO, outer, n, inner, reverse, place)
 
 
 # ---- the ops: params are the axis and whether it goes from the end
