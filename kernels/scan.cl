@@ -202,9 +202,10 @@ float2 next(float2 s, float x, float a)
 #endif
 
 // The first element of a line: (outer, n, inner), the lines being (outer, inner).
-// The lines are (outer, inner). A work-item has COLUMNS neighbours, from column `first` on, of row o; where these begin:
-#define ROW ((long)get_global_id(2) * (long)get_global_size(1) + (long)get_global_id(1))
-#define COLUMNS_START (o * n * inner + first + (long)get_global_id(0) * COLUMNS + (reverse ? (n - 1) * inner : 0))
+// The lines are (outer, inner). Of each of outer, `items` work-items have COLUMNS neighbours each, the first of them
+// from column `first` on; where those of a work-item begin:
+#define COLUMNS_START                                                                                        \
+    (unit / items * n * inner + first + (unit - unit / items * items) * COLUMNS + (reverse ? (n - 1) * inner : 0))
 
 #if defined(PRODUCT) || defined(RECURRENCE)
 
@@ -213,8 +214,8 @@ __kernel void scan_lines(__global T *y, const long y_start, __global const T *x,
                          __global const T *a, const long a_start, const long outer, const long n, const long inner,
                          const int reverse, const long first, const long items)
 {
-    const long o = ROW, step = reverse ? -inner : inner;
-    if ((long)get_global_id(0) >= items || o >= outer) return;
+    const long unit = (long)get_global_id(0), step = reverse ? -inner : inner;
+    if (unit >= outer * items) return;
     const long start = COLUMNS_START;
     y += y_start + start;
     x += x_start + start;
@@ -248,8 +249,8 @@ __kernel void scan_lines(__global OUT *y, const long y_start, __global const T *
                          const long outer, const long n, const long inner, const int reverse, const long first,
                          const long items)
 {
-    const long o = ROW, step = reverse ? -inner : inner;
-    if ((long)get_global_id(0) >= items || o >= outer) return;
+    const long unit = (long)get_global_id(0), step = reverse ? -inner : inner;
+    if (unit >= outer * items) return;
     y += y_start;
     x += x_start;
     const long start = COLUMNS_START;

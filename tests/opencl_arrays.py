@@ -1,5 +1,7 @@
 """Arrays on an OpenCL device in every layout, and ops on them beside the cpu's."""
 
+import os
+
 import numpy as np
 import pytest
 
@@ -38,9 +40,23 @@ class Shaped:
         return getattr(self.device, name)
 
 
+def is_slow_to_compile(device):
+    """PoCL compiles a kernel anew for each size of groups: those of GPUs, with many, are for the deep profile."""
+    return device.info.platform == "Portable Computing Language" and os.environ.get("HYPOTHESIS_PROFILE") != "deep"
+
+
 def both_shapes(device):
     """The device with the kernels of either kind."""
+    if is_slow_to_compile(device):
+        return [Shaped(device, is_cpu=True)]
     return [Shaped(device, is_cpu=True), Shaped(device, is_cpu=False)]
+
+
+def as_gpu(device, **facts):
+    """The device with the kernels of GPUs."""
+    if is_slow_to_compile(device):
+        pytest.skip("kernels of GPUs on PoCL only with HYPOTHESIS_PROFILE=deep")
+    return Shaped(device, is_cpu=False, **facts)
 
 
 def dtypes_of(device, *codes):

@@ -13,7 +13,7 @@ from tapeflow.testing.layouts import special_points
 from tests.opencl_arrays import (
     LAYOUTS,
     NUMPY,
-    Shaped,
+    as_gpu,
     assert_bits,
     both_shapes,
     check,
@@ -91,7 +91,7 @@ def test_put_without_repeats_and_of_one_number(device):  # noqa: F811
 def test_last_writers_in_several_turns(device, monkeypatch):  # noqa: F811
     monkeypatch.setattr(gather, "MOST_WRITERS", 7)
     x, idx, v = values(RNG, ir.INT64, (5, 3)), RNG.integers(0, 5, 40), values(RNG, ir.INT64, (40, 3))
-    check(Shaped(device, is_cpu=False), "put", (0, 0), [x, idx, v], ir.INT64, (5, 3))
+    check(as_gpu(device), "put", (0, 0), [x, idx, v], ir.INT64, (5, 3))
 
 
 @pytest.mark.parametrize("shape, axis, idx_shape", CASES)
@@ -294,7 +294,7 @@ def test_argsort_of_long_rows(device, n):  # noqa: F811
 def test_order_with_small_groups(device):  # noqa: F811
     x = values(RNG, ir.FLOAT32, (2, 1500))
     for most in (1, 8):
-        shaped = Shaped(device, is_cpu=False, max_workgroup=most)
+        shaped = as_gpu(device, max_workgroup=most)
         check(shaped, "argsort", (1, 0, 1500), [x], ir.INT64, (2, 1500))
         check(shaped, "argsort", (1, 0, 90), [x[:, :90]], ir.INT64, (2, 90))
         check(shaped, "nonzero", (1,), [x > 0], ir.INT64, (int(np.count_nonzero(x > 0)),))

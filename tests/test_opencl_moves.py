@@ -7,7 +7,7 @@ from tapeflow.backend.opencl import moves
 from tapeflow.backend.opencl.host import contiguous_strides
 from tapeflow.backend.opencl.moves import merged, permuted, reshaped
 from tapeflow.plan import ir
-from tests.opencl_arrays import LAYOUTS, NUMPY, Shaped, assert_bits, both_shapes, check, dtypes_of, place, run, values
+from tests.opencl_arrays import LAYOUTS, NUMPY, as_gpu, assert_bits, both_shapes, check, dtypes_of, place, run, values
 from tests.opencl_devices import device  # noqa: F401
 
 RNG = np.random.default_rng(5)
@@ -143,7 +143,7 @@ def test_accumulate_into_an_empty_grad(device):  # noqa: F811
 
 
 def test_work_groups_of_one(device):  # noqa: F811
-    shaped = Shaped(device, is_cpu=False, max_workgroup=1)
+    shaped = as_gpu(device, max_workgroup=1)
     x = values(RNG, ir.FLOAT32, (19, 18))
     check(shaped, "permute_dims", (1, 0), [x], ir.FLOAT32, (18, 19))
     check(shaped, "identity", (), [x], ir.FLOAT32, (19, 18), "strided")

@@ -17,7 +17,7 @@ BLOCK = 64  # as in scan.cl
 _ONE = ("-DCOLUMNS=1",)
 STATE_BYTES = 16  # the most that a state takes
 COLUMNS = 16  # of a work-item on a CPU
-MANY, TOGETHER = 4096, 64  # from so many work-items on, so many are a group on a CPU
+MANY = 4096  # work-items, from which on a CPU gets them in groups
 LINES = {True: 64, False: 16384}  # by is_cpu: so many lines are enough to have all processors at work
 
 _LINES = (None, LONG, None, LONG, LONG, LONG, LONG, INT, LONG, LONG)
@@ -56,16 +56,17 @@ def _by_lines(
     arrays: tuple[object, ...],
 ) -> None:
     """A work-item for each line, or, on a CPU, for several neighbours."""
-    whole = inner // COLUMNS if device.is_cpu else 0
+    lanes = not device.is_cpu or "-DLOGSUMEXP" in options  # of one vector; else a CPU's are neighbours
+    whole = 0 if lanes else inner // COLUMNS
     for columns, first, items in ((COLUMNS, 0, whole), (1, whole * COLUMNS, inner - whole * COLUMNS)):
         if not items:
             continue
         kernel = device.kernel(TEXT, "scan_lines", (*options, f"-DCOLUMNS={columns}"), types)
         args = (*arrays, outer, n, inner, reverse, first, items)
-        if device.is_cpu:
-            device.launch(kernel, (items, outer, 1), (1, 1 if items * outer < MANY else TOGETHER, 1), *args)
+        if lanes or items * outer >= MANY:
+            launch_rows(device, kernel, items * outer, 1, *args)
         else:
-            launch_rows(device, kernel, items, outer, *args)
+            device.launch(kernel, items * outer, 1, *args)
 
 
 def _by_blocks(device: Device, options: tuple[str, ...], params: tuple[int, ...], x: Array, out: Array) -> None:
