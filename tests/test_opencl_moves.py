@@ -135,11 +135,14 @@ def test_concat(device):  # noqa: F811
     check(device, "concat", (0,), [np.zeros((0, 2), np.int32)] * 2, ir.INT32, (0, 2))
 
 
-def test_accumulate_into_an_empty_grad(device):  # noqa: F811
-    g = np.arange(5, dtype=np.float32)
-    out = device.empty_array(ir.FLOAT32, (5,))
-    moves.accumulate(device, ir.ACCUMULATE, (), [None, place(device, g, "strided")], out)
-    assert_bits(device.download(out), g)
+def test_accumulate(device):  # noqa: F811
+    """Into a .grad that is empty, and one that is not."""
+    for dtype in dtypes_of(device, ir.FLOAT32, ir.FLOAT64):
+        before, g = (RNG.standard_normal((5, 3)).astype(NUMPY[dtype]) for _ in range(2))
+        for held, want in ((None, g), (place(device, before, "transposed"), before + g)):
+            out = device.empty_array(dtype, (5, 3))
+            moves.accumulate(device, ir.ACCUMULATE, (), [held, place(device, g, "strided")], out)
+            assert_bits(device.download(out), want)
 
 
 def test_work_groups_of_one(device):  # noqa: F811
