@@ -1,14 +1,14 @@
 // Running reductions of (lines, n) along n, the elements of a line `step` apart: sums, maxima, logs of sums of
 // exponentials; products; the recurrence y[k] = x[k] + y[k-1] a[k].
 //
-// -DT: of the elements. One of -DSUM, -DMAXIMUM, -DLOGSUMEXP (these by blocks), -DPRODUCT, -DRECURRENCE (from element to
-// element). -DCOLUMNS=n: lines that are next to each other and go together, in one work-item: what CPUs make vectors of.
-// The state: -DWIDE=double|ulong, or -DPAIRS for float32 without fp64.
+// -DT: of the elements. One of -DSUM, -DMAXIMUM, -DLOGSUMEXP (these by blocks), -DPRODUCT, -DRECURRENCE (from element
+// to element). -DCOLUMNS=n: lines that are next to each other and go together in one work-item, which compilers for
+// CPUs make vectors of. The state: -DWIDE=double|ulong, or -DPAIRS for float32 without fp64.
 //
 // float32 with -DWIDE=double: computed in float64 and rounded at each element; the tree is that of the cpu, so sums,
-// products and recurrences have its bits. With -DPAIRS the state is an unevaluated sum of two float32 (a product has its
-// exponent apart): 2^-45 of the sum of magnitudes instead of 2^-53, then rounded; sums and recurrences whose partial
-// ones leave the range of float32 are inf or NaN. float64 is computed in float64.
+// products and recurrences have its bits. With -DPAIRS the state is an unevaluated sum of two float32 (a product has
+// its exponent apart): 2^-45 of the sum of magnitudes instead of 2^-53, then rounded; sums and recurrences whose
+// partial ones leave the range of float32 are inf or NaN. float64 is computed in float64.
 // Blocks: a running sum inside of each 64 elements, added to that of the blocks before.
 #pragma OPENCL FP_CONTRACT OFF
 #ifdef FP64
