@@ -222,6 +222,7 @@ from tapeflow._core import (  # noqa: E402
     zeros_like,
 )
 from tapeflow._creation import (  # noqa: E402
+    default_device,
     device,
     devices,
     from_dlpack,
@@ -406,6 +407,7 @@ __all__ = [
     "cumulative_prod",
     "cumulative_sum",
     "custom_vjp",
+    "default_device",
     "device",
     "devices",
     "diag",

@@ -23,7 +23,7 @@ NUMBERS = {bool: 0, int: 1, float: 2}  # weak ones, of the same kinds
 def as_tensor(x: Any, op: str) -> Tensor:
     """x itself, or anything that data can come in as a new constant."""
     if isinstance(x, Tensor):
-        return x if type(x) is Tensor else _core.asarray(x)
+        return x if type(x) is Tensor else _core.operand(x)
     return _creation.convert(x, op)
 
 

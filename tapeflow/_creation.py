@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import types
+import weakref
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -49,8 +51,7 @@ CPU = Device("cpu")
 def device(name: str) -> Device:
     """The device of a name: "cpu", or "opencl", "opencl:1", "opencl:NVIDIA" (a number, or part of a name in any case).
 
-    Tensors live on the cpu in this version; plans run on the others: `plan.to(device)`. DeviceError, with what there is
-    or what to install, for one that is not there.
+    DeviceError, with what there is or what to install, for one that is not there.
 
     >>> tp.device("cpu") == tp.zeros(3).device
     True
@@ -61,7 +62,11 @@ def device(name: str) -> Device:
         info = discovery.find(name)
         places = [one.place for one in discovery.usable()]
         return Device(f"opencl:{places.index(info.place)}" if info.place in places else name, info)
-    check_device(name, "device")
+    if name != "cpu":
+        raise errors.DeviceError(
+            f"[device] there is no device {name!r}. Known: 'cpu', 'opencl', 'opencl:<number>', "
+            "'opencl:<part of a name>'; see tp.devices()."
+        )
     return CPU
 
 
@@ -76,6 +81,56 @@ def devices() -> list[Device]:
     from tapeflow import backend
 
     return [CPU, *(Device(f"opencl:{k}", info) for k, info in enumerate(backend.devices()))]
+
+
+_default: contextvars.ContextVar[Any] = contextvars.ContextVar("tapeflow_default_device", default=None)
+_labels: weakref.WeakKeyDictionary[Any, Device] = weakref.WeakKeyDictionary()
+
+
+@contextlib.contextmanager
+def default_device(name: str) -> Iterator[Device]:
+    """Inside, tensors are made on a device unless another one is asked for, in this thread (and its tasks).
+
+    >>> with tp.default_device("cpu"):
+    ...     print(tp.zeros(2).device)
+    cpu
+    """
+    there = place(name, "default_device")
+    token = _default.set((there,))
+    _core.count_asked(1)
+    try:
+        yield label(there)
+    finally:
+        _core.count_asked(-1)
+        _default.reset(token)
+
+
+def place(name: Any, op: str) -> Any:
+    """The open device of a name, None for the cpu; for None that of `default_device`, which is the cpu at first."""
+    if name is None:
+        asked = _default.get()
+        return None if asked is None else asked[0]
+    if name == "cpu":
+        return None
+    if not isinstance(name, str):
+        raise errors.DeviceError(f"[{op}] a device is named by a str, got {type(name).__name__}. See tp.devices().")
+    if not name.startswith("opencl"):
+        device(name)  # raises
+    from tapeflow import backend
+
+    return backend.open(name)
+
+
+def label(place: Any) -> Device:
+    """The device, by name, of an open one; the cpu for None."""
+    if place is None:
+        return CPU
+    found = _labels.get(place)
+    if found is None:
+        from tapeflow import backend
+
+        found = _labels[place] = Device(f"opencl:{backend.number(place)}", place.info)
+    return found
 
 
 @contextlib.contextmanager
@@ -206,13 +261,6 @@ def from_dlpack(obj: Any) -> Tensor:
     return _core.from_numpy(array, False, "from_dlpack")
 
 
-def check_device(device: Any, op: str) -> None:
-    """Accept the cpu; anything else is not there."""
-    if device is not None and not (isinstance(device, str) and device == "cpu"):
-        there = " Plans run on OpenCL devices: plan.to(...)." if str(device).startswith("opencl") else ""
-        raise errors.DeviceError(f'[{op}] device {device!r}: tensors live on "cpu" in this version.{there}')
-
-
 def rebuild(array: np.ndarray[Any, Any], requires_grad: bool) -> Tensor:
     """What pickle calls."""
     return _core.from_numpy(array, True, "pickle").requires_grad_(requires_grad)
@@ -255,6 +303,8 @@ def format_tensor(t: Tensor, requires_grad: bool) -> str:
     options = np.get_printoptions()
     text = "tensor(" + np.array2string(t.numpy(), separator=", ", prefix="tensor(", suffix=")")
     extras = []
+    if t.device != "cpu":
+        extras.append(f"device={str(t.device)!r}")
     if t.size > options["threshold"] or (t.size == 0 and t.ndim > 1):
         extras.append(f"shape={t.shape}")
     if t.dtype.name not in ("bool", "int64", _core.get_default_dtype().name) or t.size == 0:

@@ -53,7 +53,7 @@ def load(own: Mapping[str, tp.Tensor], state: Mapping[str, Any], strict: bool, o
     with tp.no_grad():
         for name, t in own.items():
             if name in state:
-                t.assign(tp.asarray(state[name]))
+                t.assign(tp.asarray(state[name], device=t.device))
     return UnmatchedKeys(missing, unexpected)
 
 

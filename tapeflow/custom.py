@@ -255,7 +255,7 @@ class _Call:
                 leaves.append(None)
                 continue
             g = cotangents.get(next(order))
-            leaves.append(_core.zeros(like[0], like[1]) if g is None else g)
+            leaves.append(_zeros(like, [*kept, *cotangents.values()]) if g is None else g)
         g = unflatten(self._results, leaves)
         rule = self._rule
         found = self._transposed(residuals, leaves) if rule.bwd is None else rule.bwd(residuals, g)
@@ -290,7 +290,7 @@ class _Call:
         else:
             for i, like in enumerate(self._likes):
                 if leaves[i] is None and like is not None and like[2]:
-                    leaves[i] = _core.zeros(like[0], like[1])
+                    leaves[i] = _zeros(like, [*kept, *tangents])
             tensors = iter(kept)
             primals = [next(tensors) if x is None else x[0] for x in self._leaves]
             found = self._checked_tangents(
@@ -317,7 +317,7 @@ class _Call:
         """The rule of forward mode by bwd, which is linear in the cotangent: transposed."""
         with _core.enable_grad():
             sources = [
-                None if like is None else _core.fresh_source(_core.zeros(like[0], like[1]))
+                None if like is None else _core.fresh_source(_zeros(like, [*kept, *tangents]))
                 for like in self._result_likes
             ]
             residuals = unflatten(self._residuals, self._residual_leaves(kept, place))
@@ -339,7 +339,7 @@ class _Call:
         recorded = _core.is_grad_enabled()
         with _core.enable_grad():
             sources = [
-                _core.fresh_source(_core.zeros(like[0], like[1])) if like is not None and like[2] else None
+                _core.fresh_source(_zeros(like, cotangents)) if like is not None and like[2] else None
                 for like in self._likes
             ]
             _, tangent = self._rule.jvp(primals, unflatten(structure, sources))  # type: ignore[misc]
@@ -353,6 +353,12 @@ class _Call:
         if pairs:
             grads = _core.run_backward([t for t, _ in pairs], [g for _, g in pairs], nodes, recorded, recorded)
         return unflatten(structure, grads)
+
+
+def _zeros(like: tuple[Any, ...], beside: list[Any]) -> Tensor:
+    """Zeros of this shape and dtype, on the device of the first of some tensors that is on one."""
+    device = next((t.device for t in beside if t is not None and t.device != "cpu"), "cpu")
+    return _core.zeros(like[0], like[1], device)
 
 
 # ---- what rules return
@@ -392,7 +398,7 @@ def _like(g: Any, like: Any, name: str, what: str) -> Tensor | None:
     if type(g) in (float, int):
         g = _core.full((), float(g), like[1])
     if isinstance(g, (np.ndarray, np.generic)):
-        g = _core.asarray(g)
+        g = _core.operand(g)
     if not isinstance(g, Tensor):
         raise TapeError(f"[custom_vjp] {name} returned a {type(g).__name__} as a {what}. Return a tensor or None.")
     if g.shape != like[0]:

@@ -34,6 +34,8 @@ def _as_like(x: Any, like: Tensor, name: str, what: str) -> Tensor:
     if isinstance(x, (bool, complex)) or not isinstance(x, (Tensor, int, float, np.ndarray, np.generic)):
         raise errors.TapeError(f"[{name}] a {what} must be a tensor, an array or a number, got {type(x).__name__}.")
     t = _core.asarray(x, dtype=like.dtype if type(x) in (int, float) else None)
+    if not isinstance(x, Tensor):
+        t = _core.move(t, _core.place_of(like))
     if t.shape != like.shape:
         raise errors.ShapeError(f"[{name}] a {what} has shape {t.shape}, expected {like.shape}, as what it belongs to.")
     if t.dtype != like.dtype:
@@ -341,7 +343,7 @@ def _rows(run: Run, outputs: list[Tensor]) -> list[list[Tensor]]:
             return pull([g if k == j else None for k in range(len(outputs))], composed)
 
         if pull.nodes[j] is None or t.size == 0:
-            blocks.append([_core.zeros(t.shape + s.shape, dtype=s.dtype) for s in run.sources])
+            blocks.append([_core.zeros(t.shape + s.shape, dtype=s.dtype, device=s.device) for s in run.sources])
         else:
             rows = _over_identity(one, t, forward, run.linked)
             blocks.append([_core.reshape(r, t.shape + s.shape) for r, s in zip(rows, run.sources, strict=True)])
@@ -357,7 +359,7 @@ def _columns(run: Run, outputs: list[Tensor]) -> list[list[Tensor]]:
         def one(d: Tensor, composed: bool, i: int = i) -> list[Tensor]:
             return push([d if k == i else None for k in range(len(run.sources))], composed)
 
-        columns = [_core.zeros((0, *t.shape), dtype=t.dtype) for t in outputs]
+        columns = [_core.zeros((0, *t.shape), dtype=t.dtype, device=t.device) for t in outputs]
         if s.size:
             columns = _over_identity(one, s, push.forward, run.linked)
         for row, t, c in zip(blocks, outputs, columns, strict=True):
@@ -369,7 +371,12 @@ def _over_identity(
     f: Callable[[Tensor, bool], list[Tensor]], like: Tensor, forward: _core.Pushforward, linked: bool
 ) -> list[Tensor]:
     """f(seed, whether the walk is recorded) of every unit tensor of like's shape and dtype, along a new first axis."""
-    return over(f, _core.reshape(_core.eye(like.size, dtype=like.dtype), (like.size, *like.shape)), forward, linked)
+    return over(
+        f,
+        _core.reshape(_core.eye(like.size, dtype=like.dtype, device=like.device), (like.size, *like.shape)),
+        forward,
+        linked,
+    )
 
 
 def over(
@@ -407,7 +414,7 @@ def tape_jacobian(target: Any, sources: Any, unconnected: str, recorded: bool, n
             reached[i] = reached[i] or d is not None
         return [_core.zeros_like(s) if d is None else d for s, d in zip(given, grads, strict=True)]
 
-    blocks: list[Any] = [_core.zeros((0, *s.shape), dtype=s.dtype) for s in given]
+    blocks: list[Any] = [_core.zeros((0, *s.shape), dtype=s.dtype, device=s.device) for s in given]
     if target.size:
         forward = _core.Pushforward([node for node in nodes if node is not None], places, [target])
         blocks = _over_identity(one, target, forward, recorded)

@@ -171,7 +171,7 @@ def dropout(x: Any, p: float = 0.5, training: bool = True, generator: random.Gen
     if p == 1.0:
         return _core.where(False, x, 0.0)
     # 24 random bits an element, a third of the time of bernoulli's 32
-    u = (random.default_generator if generator is None else generator).uniform(0.0, 1.0, x.shape, "float32")
+    u = (random.default_generator if generator is None else generator).uniform(0.0, 1.0, x.shape, "float32", x.device)
     kept = u < 1.0 - p
     return _core.where(kept, x * (1.0 / (1.0 - p)), 0.0)
 

@@ -124,6 +124,15 @@ def _draw_shape(shape: Any, parameters: tuple[float | Tensor, ...], op: str) -> 
     return together
 
 
+def _place(device: Any, parameters: tuple[Any, ...], op: str) -> Any:
+    """Where to draw: on the device asked for, or that of a parameter that is on one, or the default device."""
+    if device is None:
+        for p in parameters:
+            if isinstance(p, Tensor) and p.ndim:
+                return _core.place_of(p)
+    return _creation.place(device, f"random.{op}")
+
+
 # ---- the generator
 
 
@@ -173,7 +182,9 @@ class Generator(_core.GeneratorState):
     def _set(self, seed: int, draw: int) -> None:
         _core.generator_seeded(self, self._write(seed, draw), seed, draw)
 
-    def uniform(self, low: Any = 0.0, high: Any = 1.0, shape: Any = None, dtype: Any = None) -> Tensor:
+    def uniform(
+        self, low: Any = 0.0, high: Any = 1.0, shape: Any = None, dtype: Any = None, device: Any = None
+    ) -> Tensor:
         """Numbers uniform in low <= x < high.
 
         Args: low, high: numbers, or tensors that broadcast to shape; the result is low + (high - low) * u, and
@@ -187,8 +198,9 @@ class Generator(_core.GeneratorState):
         low, high = _read_parameter(low, "low", "uniform"), _read_parameter(high, "high", "uniform")
         dtype = _read_float_dtype(dtype, (low, high), "uniform")
         shape = _draw_shape(shape, (low, high), "uniform")
+        there = _place(device, (low, high), "uniform")
         if _is_tensor(low) or _is_tensor(high):
-            u = _core.random_fill(self, "uniform", shape, dtype)
+            u = _core.random_fill(self, "uniform", shape, dtype, device=there)
             low, high = (p.astype(dtype) if isinstance(p, Tensor) else p for p in (low, high))
             return low + (high - low) * u
         width = high - low
@@ -196,7 +208,7 @@ class Generator(_core.GeneratorState):
             raise NumberRangeError(
                 f"[random.uniform] low is {low}, high is {high}; expected finite numbers of {dtype}, low <= high."
             )
-        u = _core.random_fill(self, "uniform", shape, dtype)
+        u = _core.random_fill(self, "uniform", shape, dtype, device=there)
         if width != 1.0:
             u = u * width
         if low == 0.0:  # u < 1 and one rounding: cannot reach high
@@ -208,7 +220,9 @@ class Generator(_core.GeneratorState):
         top = np.nextafter(np.dtype(dtype).type(high), np.dtype(dtype).type(-np.inf))
         return _core.minimum(u, float(top)) if top >= low else u
 
-    def normal(self, loc: Any = 0.0, scale: Any = 1.0, shape: Any = None, dtype: Any = None) -> Tensor:
+    def normal(
+        self, loc: Any = 0.0, scale: Any = 1.0, shape: Any = None, dtype: Any = None, device: Any = None
+    ) -> Tensor:
         """Normal numbers with mean loc and standard deviation scale.
 
         Args: loc, scale: numbers, or tensors that broadcast to shape; the result is scale * z + loc, and
@@ -223,9 +237,10 @@ class Generator(_core.GeneratorState):
         loc, scale = _read_parameter(loc, "loc", "normal"), _read_parameter(scale, "scale", "normal")
         dtype = _read_float_dtype(dtype, (loc, scale), "normal")
         shape = _draw_shape(shape, (loc, scale), "normal")
+        there = _place(device, (loc, scale), "normal")
         if not _is_tensor(scale) and not scale >= 0.0:
             raise NumberRangeError(f"[random.normal] scale is {scale}, expected 0 or more.")
-        z = _core.random_fill(self, "normal", shape, dtype)
+        z = _core.random_fill(self, "normal", shape, dtype, device=there)
         loc, scale = (p.astype(dtype) if _is_tensor(p) else p for p in (loc, scale))
         if _is_tensor(scale) or scale != 1.0:
             z = scale * z
@@ -233,7 +248,9 @@ class Generator(_core.GeneratorState):
             z = z + loc
         return z
 
-    def integers(self, low: int, high: int | None = None, shape: Any = (), dtype: Any = "int64") -> Tensor:
+    def integers(
+        self, low: int, high: int | None = None, shape: Any = (), dtype: Any = "int64", device: Any = None
+    ) -> Tensor:
         """Integers uniform in low <= x < high, or in 0 <= x < low where high is None.
 
         Args: low, high: integers that dtype holds (high - 1). dtype: int64, int32 or uint8. By multiply-high: of a
@@ -256,9 +273,10 @@ class Generator(_core.GeneratorState):
             raise NumberRangeError(f"[random.integers] no integer in {low} <= x < {high}. Give low < high.")
         if low < info.min or high - 1 > info.max:
             raise NumberRangeError(f"[random.integers] {low} .. {high - 1} does not fit in {name}.")
-        return _core.random_fill(self, "integers", shape, name, (high - low) % _WORD, low)
+        there = _place(device, (), "integers")
+        return _core.random_fill(self, "integers", shape, name, (high - low) % _WORD, low, there)
 
-    def permutation(self, x: Any) -> Tensor:
+    def permutation(self, x: Any, device: Any = None) -> Tensor:
         """The integers 0 .. x - 1 in random order; or a tensor's rows, along the first axis.
 
         Args: x: an integer, or a tensor with at least one axis (the result is differentiable in it). The order is that
@@ -272,7 +290,8 @@ class Generator(_core.GeneratorState):
             x = x if isinstance(x, Tensor) else _creation.convert(x, "random.permutation")
             if not x.shape:
                 raise ShapeError("[random.permutation] a 0-d tensor has no rows to permute. Give an integer or rows.")
-            order = _core.random_fill(self, "permutation", x.shape[:1], "int64")
+            there = _place(device, (x,), "permutation")
+            order = _core.random_fill(self, "permutation", x.shape[:1], "int64", device=there)
             return _core.take(x, order, axis=0)
         try:
             n = operator.index(x)
@@ -280,9 +299,10 @@ class Generator(_core.GeneratorState):
             raise DTypeError(f"[random.permutation] expected an integer or a tensor, got {type(x).__name__}.") from None
         if n < 0:
             raise ShapeError(f"[random.permutation] {n} elements. Give 0 or more.")
-        return _core.random_fill(self, "permutation", (n,), "int64")
+        there = _place(device, (), "permutation")
+        return _core.random_fill(self, "permutation", (n,), "int64", device=there)
 
-    def bernoulli(self, p: Any = 0.5, shape: Any = None) -> Tensor:
+    def bernoulli(self, p: Any = 0.5, shape: Any = None, device: Any = None) -> Tensor:
         """Booleans that are true with probability p (to within 2**-32): a 32-bit word is below p * 2**32.
 
         Args: p: a number in 0 .. 1, or a tensor of such that broadcasts to shape. shape: defaults to that of p.
@@ -293,12 +313,13 @@ class Generator(_core.GeneratorState):
         """
         p = _read_parameter(p, "p", "bernoulli")
         shape = _draw_shape(shape, (p,), "bernoulli")
+        there = _place(device, (p,), "bernoulli")
         if isinstance(p, Tensor):
-            words = _core.random_fill(self, "bits32", shape, "int64")
+            words = _core.random_fill(self, "bits32", shape, "int64", device=there)
             return words.astype("float64") < p.astype("float64") * 4294967296.0
         if not 0.0 <= p <= 1.0:
             raise NumberRangeError(f"[random.bernoulli] p is {p}, expected a probability in 0 .. 1.")
-        return _core.random_fill(self, "bits32", shape, "int64") < math.ceil(p * 4294967296.0)
+        return _core.random_fill(self, "bits32", shape, "int64", device=there) < math.ceil(p * 4294967296.0)
 
 
 default_generator = Generator()

@@ -18,6 +18,15 @@ PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci")
 settings.load_profile(PROFILE)
 
 
+# With TAPEFLOW_TEST_DEVICE every tensor that a test makes is on that device, also those made when it is collected.
+DEVICE = os.environ.get("TAPEFLOW_TEST_DEVICE", "cpu")
+if DEVICE != "cpu":
+    import tapeflow
+
+    default = tapeflow.default_device(DEVICE)
+    default.__enter__()
+
+
 def pytest_collection_modifyitems(items):
     """Leave the slow tests to the deep profile."""
     if PROFILE != "deep":

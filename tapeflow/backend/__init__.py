@@ -24,3 +24,10 @@ def open(name: str) -> Device:
     from tapeflow.backend.opencl import opened
 
     return opened.device(name)
+
+
+def number(device: Device) -> int:
+    """The number of an open device among those of `devices`."""
+    from tapeflow.backend.opencl import discovery
+
+    return [info.place for info in discovery.usable()].index(device.info.place)

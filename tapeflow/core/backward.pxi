@@ -361,9 +361,11 @@ cdef class Walk:
         if self.watching:
             self.watch(e, s, vals)
         try:
+            if any_saved_away(vals) != NULL and not is_remote(s.v):
+                self.send(s, any_saved_away(vals))
             if e.opcode >= TPF_N_ELEMENTWISE:
                 structured_vjp(self, e, vals, self.take_slot(s))
-            elif self.composed:
+            elif self.composed or is_remote(s.v):
                 if s.node != NULL:
                     s.node.refs += 1
                 self.elementwise_composed(e, vals, wrap(value_share(s.v), s.node))
@@ -378,6 +380,14 @@ cdef class Walk:
         if e.flags & E_FREED and e.visits == 0:  # the last walk out lets go of the inputs
             self.drop_edges(e)
             entry_drop_hooks(e)  # they cannot run again
+        return 0
+
+    cdef int send(self, Slot *s, Value *like) except -1:
+        """A cotangent of the cpu, of a number or made of Python's data, goes to the device of what was saved."""
+        cdef Tensor t = op_move(self.take_slot(s), device_of(like))
+        s.v, s.node = value_share(t.v), t.node
+        if s.node != NULL:
+            s.node.refs += 1
         return 0
 
     cdef void watch(self, Entry *e, Slot *s, Value **vals) noexcept:
@@ -680,7 +690,7 @@ cdef Tensor run_hooks(list hooks, Tensor g):
 
 cdef Tensor packed(Tensor g):
     """g, or a tensor of the same value that is contiguous and shares no tensor object with anyone."""
-    cdef Value *v = owned(g.v) if g.v.contiguous else value_copy(g.v)
+    cdef Value *v = owned(g.v) if g.v.contiguous or is_remote(g.v) and is_contiguous(g.v) else value_copy(g.v)
     if thread_state().flags & T_TAPE:
         try:
             note_packed(v, g.v)
@@ -707,13 +717,17 @@ cdef Tensor checked_seed(Tensor t, seed):
             raise errors.TapeError(f"[backward] the target has shape {shape_of(t.v)}; only a scalar can do without a "
                                    "seed. Pass gradient= (output_gradients= for a tape) of that shape, "
                                    "or sum the target first.")
-        return same_full(t.v, 1.0)
+        return op_move(same_full(t.v, 1.0), device_of(t.v))
     s = as_tensor(seed)
     if not same_shape(s.v, t.v):
         raise errors.TapeError(f"[backward] the seed has shape {shape_of(s.v)}, the target {shape_of(t.v)}: "
                                "they must be the same.")
     s = op_astype(s, t.v.dtype)
-    return packed(s) if s.v.buf.foreign else s
+    if s.v.loose or s.v.ndim == 0:
+        s = op_move(s, device_of(t.v))
+    elif device_of(s.v) is not device_of(t.v):
+        raise_mixed(b"backward", device_of(t.v), device_of(s.v))
+    return packed(s) if s.v.buf.foreign == BORROWED else s
 
 
 cdef int walk_begins(ThreadState *ts, bint composed, Program program, bint sources, int *line,

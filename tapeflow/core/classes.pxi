@@ -60,7 +60,11 @@ def class_positions(Tensor labels not None, int64_t classes, str op):
     cdef bytes name = op.encode()
     cdef Tensor t = class_numbers(labels, name)
     cdef double start = step_begins(thread_state())
-    cdef Value *y = value_like(t.v, TPF_INT64)
+    cdef Value *y
+    if is_remote(t.v):
+        y = remote_result(OP_CLASS_POSITIONS, (classes,), t.v, NULL, NULL, t.v.ndim, t.v.shape, TPF_INT64)
+        return of_classes(OP_CLASS_POSITIONS, t, y, classes, start)
+    y = value_like(t.v, TPF_INT64)
     try:
         execute_class_positions(t.v, classes, name, y)
     except:
@@ -81,6 +85,9 @@ def one_hot_rows(Tensor indices not None, int64_t classes, dtype):
     memcpy(shape, t.v.shape, t.v.ndim * sizeof(int64_t))
     shape[t.v.ndim] = classes
     check_sizes(t.v.ndim + 1, shape, b"one_hot")
+    if is_remote(t.v):
+        y = remote_result(OP_ONE_HOT, (classes,), t.v, NULL, NULL, t.v.ndim + 1, shape, code)
+        return of_classes(OP_ONE_HOT, t, y, classes, start)
     y = value_new(t.v.ndim + 1, shape, code)
     try:
         execute_one_hot(t.v, classes, y)

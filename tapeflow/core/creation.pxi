@@ -1,20 +1,19 @@
 # Tensors that no op computes: of sizes and numbers, of plain lists, of NumPy's arrays. What else data can come in as is
 # left to _creation.py.
 
-cdef inline int check_device(object device, str op) except -1:
-    if device is not None:
-        _creation.check_device(device, op)
-    return 0
-
-
 cdef inline int dtype_or_default(object dtype, str op) except -1:
     return default_float if dtype is None else dtype_code(dtype, op)
 
 
-cdef inline Tensor made(Value *v, bint requires_grad):
-    """The tensor of a constant, which is taken over."""
-    cdef Tensor t = wrap(as_constant(v), NULL)
+cdef inline Tensor made(Value *v, bint requires_grad, object device, str op):
+    """The tensor of a constant, which is taken over, on the device that was asked for."""
+    cdef Tensor t = placed_on(wrap(as_constant(v), NULL), device, op)
     return t.requires_grad_() if requires_grad else t
+
+
+cdef inline object beside(Tensor x, object device):
+    """The device that was asked for, or x's."""
+    return device if device is not None or not is_remote(x.v) else x.device
 
 
 cdef inline int number_dtype(object number) noexcept:
@@ -35,7 +34,7 @@ cdef Value *full_value(int ndim, const int64_t *shape, object number, object dty
     else:
         t = one_number(number)
         code = t.v.dtype if dtype is None else dtype_code(dtype, "full")
-        t = op_astype(t.detach(), code)
+        t = op_astype(op_move(t.detach(), None), code)
         from_here = t.v.data
     v = value_new(ndim, shape, code)
     tpf_fill(v.data, from_here, tpf_itemsize(code), v.size)
@@ -49,17 +48,18 @@ cdef Tensor one_number(object x):
     return t
 
 
-cdef Tensor full_of(int ndim, const int64_t *shape, object number, object dtype, bint requires_grad):
+cdef Tensor full_of(int ndim, const int64_t *shape, object number, object dtype, bint requires_grad, object device,
+                    str op):
     """A tensor with one number everywhere; where that is a tensor of a recording, made by ops that a replay repeats."""
     cdef Tensor t
     if not isinstance(number, Tensor) or not thread_state().flags & T_TAPE:
-        return made(full_value(ndim, shape, number, dtype), requires_grad)
+        return made(full_value(ndim, shape, number, dtype), requires_grad, device, op)
     if type(number) is WeakFloat:
         t = weak_tensor(number, default_float if dtype is None else dtype_code(dtype, "full"), b"full").detach()
     else:
         t = one_number(number).detach()
         t = t if dtype is None else op_astype(t, dtype_code(dtype, "full"))
-    t = op_broadcast(op_reshape(t, 0, NULL), ndim, shape)
+    t = placed_on(op_broadcast(op_reshape(t, 0, NULL), ndim, shape), device, op)
     return t.requires_grad_() if requires_grad else t
 
 
@@ -67,9 +67,8 @@ def empty(shape, dtype=None, device=None, bint requires_grad=False):
     """A tensor whose elements are not set."""
     cdef int64_t sizes[64]
     cdef int ndim = read_shape(shape, sizes, b"empty")
-    check_device(device, "empty")
     check_sizes(ndim, sizes, b"empty")
-    return made(value_new(ndim, sizes, dtype_or_default(dtype, "empty")), requires_grad)
+    return made(value_new(ndim, sizes, dtype_or_default(dtype, "empty")), requires_grad, device, "empty")
 
 
 def zeros(shape, dtype=None, device=None, bint requires_grad=False):
@@ -80,9 +79,8 @@ def zeros(shape, dtype=None, device=None, bint requires_grad=False):
     """
     cdef int64_t sizes[64]
     cdef int ndim = read_shape(shape, sizes, b"zeros")
-    check_device(device, "zeros")
     check_sizes(ndim, sizes, b"zeros")
-    return made(zeros_value(ndim, sizes, dtype_or_default(dtype, "zeros")), requires_grad)
+    return made(zeros_value(ndim, sizes, dtype_or_default(dtype, "zeros")), requires_grad, device, "zeros")
 
 
 def ones(shape, dtype=None, device=None, bint requires_grad=False):
@@ -93,47 +91,45 @@ def ones(shape, dtype=None, device=None, bint requires_grad=False):
     """
     cdef int64_t sizes[64]
     cdef int ndim = read_shape(shape, sizes, b"ones")
-    check_device(device, "ones")
     check_sizes(ndim, sizes, b"ones")
-    return made(full_value(ndim, sizes, 1, _numpy_dtypes[default_float] if dtype is None else dtype), requires_grad)
+    cdef Value *v = full_value(ndim, sizes, 1, _numpy_dtypes[default_float] if dtype is None else dtype)
+    return made(v, requires_grad, device, "ones")
 
 
 def full(shape, fill_value, dtype=None, device=None, bint requires_grad=False):
     """A tensor with one number everywhere; the dtype is that of the number unless given."""
     cdef int64_t sizes[64]
     cdef int ndim = read_shape(shape, sizes, b"full")
-    check_device(device, "full")
     check_sizes(ndim, sizes, b"full")
-    return full_of(ndim, sizes, fill_value, dtype, requires_grad)
+    return full_of(ndim, sizes, fill_value, dtype, requires_grad, device, "full")
 
 
 def empty_like(x, dtype=None, device=None, bint requires_grad=False):
     """A tensor of x's shape whose elements are not set."""
     cdef Tensor t = as_tensor(x)
-    check_device(device, "empty_like")
-    return made(value_like(t.v, t.v.dtype if dtype is None else dtype_code(dtype, "empty_like")), requires_grad)
+    cdef Value *v = value_like(t.v, t.v.dtype if dtype is None else dtype_code(dtype, "empty_like"))
+    return made(v, requires_grad, beside(t, device), "empty_like")
 
 
 def zeros_like(x, dtype=None, device=None, bint requires_grad=False):
     """Zeros of x's shape, and dtype unless given."""
     cdef Tensor t = as_tensor(x)
-    check_device(device, "zeros_like")
     return made(zeros_value(t.v.ndim, t.v.shape, t.v.dtype if dtype is None else dtype_code(dtype, "zeros_like")),
-                requires_grad)
+                requires_grad, beside(t, device), "zeros_like")
 
 
 def ones_like(x, dtype=None, device=None, bint requires_grad=False):
     """Ones of x's shape, and dtype unless given."""
     cdef Tensor t = as_tensor(x)
-    check_device(device, "ones_like")
-    return made(full_value(t.v.ndim, t.v.shape, 1, _numpy_dtypes[t.v.dtype] if dtype is None else dtype), requires_grad)
+    cdef Value *v = full_value(t.v.ndim, t.v.shape, 1, _numpy_dtypes[t.v.dtype] if dtype is None else dtype)
+    return made(v, requires_grad, beside(t, device), "ones_like")
 
 
 def full_like(x, fill_value, dtype=None, device=None, bint requires_grad=False):
     """A tensor of x's shape with one number everywhere; of x's dtype unless given."""
     cdef Tensor t = as_tensor(x)
-    check_device(device, "full_like")
-    return full_of(t.v.ndim, t.v.shape, fill_value, _numpy_dtypes[t.v.dtype] if dtype is None else dtype, requires_grad)
+    dtype = _numpy_dtypes[t.v.dtype] if dtype is None else dtype
+    return full_of(t.v.ndim, t.v.shape, fill_value, dtype, requires_grad, beside(t, device), "full_like")
 
 
 cdef Tensor filled(int ndim, const int64_t *shape, Tensor t):
@@ -269,14 +265,13 @@ def arange(start, stop=None, step=1, dtype=None, device=None, bint requires_grad
         count = 0
     if count > most:
         raise errors.DeviceOutOfMemory(f"[arange] {steps:.0f} elements do not fit into memory.")
-    check_device(device, "arange")
     if dtype is None:
         code = default_float if real else TPF_INT64
     else:
         code = dtype_code(dtype, "arange")
     if real or (is_float(code) and -exact <= first <= exact and -exact <= first + by * <double>count <= exact):
-        return made(ramp_value(count, first, by, code), requires_grad)
-    return made(ramp_of_ints(count, start, step, code), requires_grad)
+        return made(ramp_value(count, first, by, code), requires_grad, device, "arange")
+    return made(ramp_of_ints(count, start, step, code), requires_grad, device, "arange")
 
 
 def linspace(start, stop, num, dtype=None, device=None, bint endpoint=True, bint requires_grad=False):
@@ -293,7 +288,6 @@ def linspace(start, stop, num, dtype=None, device=None, bint endpoint=True, bint
     cdef int code
     cdef Value *v
     cdef Tensor t
-    check_device(device, "linspace")
     if isinstance(num, (_int, numpy.integer)) and not PyBool_Check(num):
         n = num if num <= 1 << 62 else 1 << 62
     if n < 0:
@@ -317,8 +311,8 @@ def linspace(start, stop, num, dtype=None, device=None, bint endpoint=True, bint
             (<double *>v.data)[n - 1] = last
     if v.dtype != code:
         t = wrap(v, NULL)
-        return made(value_cast(t.v, code), requires_grad)
-    return made(v, requires_grad)
+        return made(value_cast(t.v, code), requires_grad, device, "linspace")
+    return made(v, requires_grad, device, "linspace")
 
 
 def eye(n_rows, n_cols=None, k=0, dtype=None, device=None, bint requires_grad=False):
@@ -332,7 +326,6 @@ def eye(n_rows, n_cols=None, k=0, dtype=None, device=None, bint requires_grad=Fa
     cdef int64_t at, row, column
     cdef int code, itemsize
     cdef Value *v
-    check_device(device, "eye")
     sizes[0] = as_index(n_rows, b"eye", "a size")
     sizes[1] = sizes[0] if n_cols is None else as_index(n_cols, b"eye", "a size")
     check_sizes(2, sizes, b"eye")
@@ -348,7 +341,7 @@ def eye(n_rows, n_cols=None, k=0, dtype=None, device=None, bint requires_grad=Fa
             memcpy(v.data + (row * sizes[1] + column) * itemsize, &one, itemsize)
             row += 1
             column += 1
-    return made(v, requires_grad)
+    return made(v, requires_grad, device, "eye")
 
 
 # ---- data
@@ -552,7 +545,8 @@ def tensor(data, dtype=None, device=None, bint requires_grad=False):
         Python floats become the default dtype, ints int64; NumPy arrays and scalars keep theirs.
     dtype : str or NumPy dtype, optional
         One of bool, uint8, int32, int64, float32, float64.
-    device : "cpu" or None
+    device : str, optional
+        "cpu", "opencl", "opencl:1" or a part of a device's name; None: the default device, of a tensor its own.
     requires_grad : bool
         Make it a leaf that gradients are added up for; float dtypes only.
 
@@ -560,18 +554,22 @@ def tensor(data, dtype=None, device=None, bint requires_grad=False):
     dtype('float32')
     """
     cdef Tensor t
-    check_device(device, "tensor")
+    cdef Tensor of
     if isinstance(data, Tensor):
-        t = (strong(data) if dtype is None else <Tensor>data).detach()
+        of = data
+        device = beside(of, device)
+        t = (strong(of) if dtype is None else of).detach()
         t = t.clone() if dtype is None else t.astype(dtype)
         if thread_state().flags & T_TAPE:  # of a recording it is a value like another
             t = t.detach()
-        else:
+        elif not is_remote(t.v):
             t = from_numpy(t.numpy(), True, "tensor")
     else:
         t = converted(data, "tensor", dtype)
         if t.node != NULL:
             t = t.detach()
+        device = beside(t, device)
+    t = placed_on(t, device, "tensor")
     return t.requires_grad_() if requires_grad else t
 
 
@@ -583,9 +581,10 @@ def asarray(obj, dtype=None, device=None, copy=None):
     """
     cdef Tensor t
     cdef int code
-    check_device(device, "asarray")
     if isinstance(obj, Tensor):
         t = strong(obj) if dtype is None else hold(obj) if type(obj) is WeakFloat else obj
+        if device is not None:
+            t = op_move(t, _creation.place(device, "asarray"))
         code = t.v.dtype if dtype is None else dtype_code(dtype, "asarray")
         if code == t.v.dtype:
             return op_identity(t) if copy else t
@@ -593,7 +592,8 @@ def asarray(obj, dtype=None, device=None, copy=None):
             raise ValueError(f"[asarray] a {dtype_name(t.v.dtype)} tensor cannot become {dtype} without a copy. "
                              "Leave copy=False out.")
         return op_astype(t, code)
-    return _creation.shared(obj, dtype) if copy is False else converted(obj, "asarray", dtype)
+    t = _creation.shared(obj, dtype) if copy is False else converted(obj, "asarray", dtype)
+    return placed_on(t, beside(t, device), "asarray")
 
 
 def from_number(number, dtype, str op):

@@ -386,7 +386,10 @@ cdef Tensor computed(int op, int nin, Value **v, Entry **nodes, int dtype):
     cdef ThreadState *ts = thread_state()
     cdef double start = step_begins(ts)
     cdef Tensor t
+    cdef list held = None
     cdef int i
+    if any_away(nin, v) != NULL:
+        held = brought_together(nin, v, nodes)
     for i in range(nin):  # shares of our own: while a large loop runs, another thread may write to the tensors
         v[i].owners += 1
         if nodes[i] != NULL:
@@ -428,12 +431,17 @@ cdef Value *elementwise_value(int op, int nin, Value **v, int dtype) except NULL
     for i in range(1, nin):
         if v[i].ndim > big.ndim:
             big = v[i]
+    if any_away(nin, v) != NULL:
+        return remote_many(op, (), nin, v, broadcast_shapes(op, nin, v, shape), shape, out_dtype)
     for i in range(nin):
         if v[i] != big and v[i].ndim != 0 and not same_shape(v[i], big):
             y = value_new(broadcast_shapes(op, nin, v, shape), shape, out_dtype)
             break
     else:
         y = value_like(big, out_dtype)
+    y.loose = True
+    for i in range(nin):
+        y.loose = y.loose and v[i].loose
     execute_typed(op, dtype, y, v[0], v[1] if nin > 1 else NULL, v[2] if nin > 2 else NULL, True)
     return y
 
@@ -453,6 +461,7 @@ cdef inline Tensor plain_result(int op, int nin, Value **v, Entry **nodes):
     cdef Value *y = value_like(v[0], TPF_BOOL if tpf_op_kind[op] == TPF_KIND_COMPARE else v[0].dtype)
     if y.size:
         kernels.loop[op][v[0].dtype](y.data, v[0].data, v[1].data if nin > 1 else NULL, NULL, y.size)
+    y.loose = v[0].loose and (nin < 2 or v[1].loose)
     return recorded(ts, op, nin, nodes, v, y)
 
 

@@ -322,7 +322,7 @@ def compute_op(int op, tuple params, list xs, int dtype, tuple shape):
     for d in range(len(shape)):
         sizes[d] = shape[d]
     for d in range(len(xs)):
-        t = xs[d]
+        t = xs[d] = op_move((<Tensor>xs[d]).detach(), None) if is_remote((<Tensor>xs[d]).v) else xs[d]
         ins[d] = t.v
     y = value_new(len(shape), sizes, dtype)
     try:

@@ -228,6 +228,9 @@ cdef class Executable:
                 self.n_moving += 1
         elif s.kind == SLOT_CONST:
             self.keep.append(base)
+            if is_remote((<Tensor>base).v):
+                raise errors.DeviceError(f"[plan] a constant is on {base.device}, and this runs on cpu. Freeze the "
+                                         "function where its tensors are.")
             v.data = (<Tensor>base).v.data
         elif s.kind == SLOT_FRESH:
             s.held = value_share(v)
@@ -296,6 +299,10 @@ cdef class Executable:
             what = "a captured tensor" if argument < 0 else f"argument {argument}"
             raise errors.PlanError(f"[plan] {what} is {describe(v)}, and the plan was frozen for {describe(s.v)}. "
                                    "Freeze it again for the new shape or dtype.")
+        if is_remote(v):
+            what = "a captured tensor" if argument < 0 else f"argument {argument}"
+            raise errors.DeviceError(f"[plan] {what} is on {_creation.label(device_of(v))}, and the plan runs on cpu. "
+                                     "Move it with .to('cpu'), or the plan with plan.to(device).")
         s.held = value_contiguous(v)
         s.v.data = s.held.data
         return 0
@@ -663,6 +670,9 @@ cdef class Executable:
 
 cdef inline Value *handed_over(Tensor t, Value *v) except? NULL:
     """What t is to hold in place of v's copy in its own memory; NULL: copy v there."""
+    if is_remote(t.v):
+        raise errors.DeviceError(f"[plan] a tensor that is written is on {_creation.label(device_of(t.v))}, and the "
+                                 "plan runs on cpu. Move it with .to('cpu'), or the plan with plan.to(device).")
     if t.v.buf.foreign or (value_is_mine(t.v) and t.v.buf.nbytes <= COPIED):
         return NULL
     return value_alias(v)
@@ -825,11 +835,21 @@ cdef bint is_followed(object inputs) except -1:
     return False
 
 
+cdef list written_to(list targets, list outputs):
+    """The outputs of a run elsewhere, in the tensors that were given for them."""
+    if targets is None:
+        return outputs
+    for t, y in zip(targets, outputs):
+        t.assign(y)
+    return targets
+
+
 cdef class Runner:
     """What calls a plan: the way from its arguments to a run that is nothing but C where they are plain tensors."""
     cdef list idle               # Executables that no run uses now
     cdef int n_inputs
     cdef int64_t flags_seen      # flags_moved when the captured tensors' requires_grad was last compared
+    cdef bint away               # a tensor that it captured is on a device
     cdef int plain               # 1: tensors in order, one tensor as result; 2: tensors in order; 0: neither
 
     cdef list replay(self, object inputs, list targets):
@@ -837,6 +857,9 @@ cdef class Runner:
         if is_followed(inputs):
             self.check_flags()
             return self._followed(inputs)
+        if self.away or any_tensor_away(inputs):
+            self.check_flags()
+            return written_to(targets, self._elsewhere(inputs))
         cdef int flags = thread_state().flags
         if flags & T_STEPS:
             return replayed(self, inputs, targets)
@@ -877,8 +900,11 @@ cdef class Runner:
         return self._result(self.replay(self._bound(args, kwargs), None))
 
     def _prepare(self, executable, int n_inputs, int plain):
-        """The first executable, and which arguments need no other look."""
-        self.idle, self.n_inputs, self.plain, self.flags_seen = [executable], n_inputs, plain, flags_moved
+        """The first executable (None where captured tensors are on a device), and which arguments need no other
+        look."""
+        self.away = executable is None
+        self.idle = [] if self.away else [executable]
+        self.n_inputs, self.plain, self.flags_seen = n_inputs, plain, flags_moved
 
     def _over(self, inputs, each, n):
         """The outputs of n runs; see Executable.run_over."""

@@ -7,7 +7,7 @@ cdef int64_t first_bad(Value *v) except -2:
     cdef int64_t found
     if v.buf == NULL or not is_float(v.dtype) or v.size == 0:
         return -1
-    x = value_contiguous(v)
+    x = brought(v) if is_remote(v) else value_contiguous(v)
     if x.size >= RELEASE_GIL:
         with nogil:
             found = scan_finite(x.data, x.dtype == TPF_FLOAT32, x.size)

@@ -201,7 +201,7 @@ cdef class Pushforward(Walk):
                 w.at = NULL
             elif w.tracing:
                 w.at, w.saved = e, vals
-            if e.opcode < TPF_N_ELEMENTWISE and not w.composed:
+            if e.opcode < TPF_N_ELEMENTWISE and not w.composed and not self.arrives_remote(w, e, vals):
                 return self.elementwise_fused_tangent(w, stage, vals)
             if e.opcode < TPF_N_ELEMENTWISE:
                 t = self.elementwise_tangent(w, stage, vals)
@@ -224,6 +224,18 @@ cdef class Pushforward(Walk):
             if s != NULL and s.v != NULL and first_bad(s.v) >= 0:
                 return False
         return True
+
+    cdef bint arrives_remote(self, Walk w, Entry *e, Value **vals) noexcept:
+        """Is a tangent of e's inputs, or what e saved, on a device, where the rules are ops?"""
+        cdef Slot *s
+        cdef int i
+        if any_saved_away(vals) != NULL:
+            return True
+        for i in range(e.nin):
+            s = NULL if e.src[i] == NULL else w.slot_of(e.src[i])
+            if s != NULL and s.v != NULL and is_remote(s.v):
+                return True
+        return False
 
     cdef Tensor input_tangent(self, Walk w, Stage *stage, int i):
         """The tangent of input i, or None; the walk lets go of it where nothing later reads it."""

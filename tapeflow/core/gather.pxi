@@ -91,23 +91,45 @@ cdef Tensor op_places(tpf_places *p, list indices, int ndim, const int *axes, co
     cdef int64_t *params = NULL
     cdef Entry *e = NULL
     cdef double start = step_begins(ts)
-    cdef Value *y = value_new(p.ndim, p.shape, TPF_INT64)
+    cdef bint remote = any_tensor_away(indices)
+    cdef Value *y = NULL
     try:
-        if ts.flags & T_TAPE:
+        if ts.flags & T_TAPE or remote:
             params = places_params(p, ndim, axes)
-        tpf_places_simplify(p)
-        if y.size and tpf_place_all(p, <int64_t *>y.data, y.size):
-            raise_index(p, indices, axes, op)
-        if params != NULL:
+        if remote:
+            y = remote_places(p, params, indices, axes, op)
+        else:
+            y = value_new(p.ndim, p.shape, TPF_INT64)
+            tpf_places_simplify(p)
+            y.loose = all_loose(indices)
+            if y.size and tpf_place_all(p, <int64_t *>y.data, y.size):
+                raise_index(p, indices, axes, op)
+        if ts.flags & T_TAPE:
             e = record_many(ts, OP_PLACES, indices, y, 0)
             free(e.params)
             e.params = params
+        else:
+            free(params)
+        params = NULL
         step_of_parts(ts, start, OP_PLACES, indices, y)
     except:
         value_release(y)
         free(params)
         raise
     return wrap(y, e)
+
+
+cdef Value *remote_places(tpf_places *p, const int64_t *params, list indices, const int *axes,
+                          const char *op) except NULL:
+    """The positions on the device where the indices are; a bad index is the op's error."""
+    cdef Value *ins[64]
+    cdef int i
+    for i in range(len(indices)):
+        ins[i] = (<Tensor>indices[i]).v
+    try:
+        return remote_many(OP_PLACES, params_tuple(params), <int>len(indices), ins, p.ndim, p.shape, TPF_INT64)
+    except errors.TensorIndexError:
+        raise_index(p, indices, axes, op)
 
 
 cdef int raise_index(tpf_places *p, list indices, const int *axes, const char *op) except -1:
@@ -154,7 +176,8 @@ cdef Tensor gather(Tensor x, int lo, int hi, tpf_places *p, list indices, int nd
     for d in range(lo):
         shape[d] = x.v.shape[d]
         outer *= shape[d]
-    if outer == 1 and x.v.contiguous and x.v.size and not wants_record(ts, x.node, x.v.dtype):
+    if (outer == 1 and x.v.contiguous and x.v.size and not wants_record(ts, x.node, x.v.dtype)
+            and not any_tensor_away(indices)):
         for d in range(p.ndim):
             shape[n] = p.shape[d]
             n += 1
@@ -240,6 +263,7 @@ cdef void take_strided(Value *y, Value *x, Value *idx, int axis) noexcept:
 
 cdef Tensor op_take(Tensor x, Tensor idx, int axis):
     """x at idx (checked) along axis."""
+    idx = sent_beside(idx, x.v)
     cdef ThreadState *ts = thread_state()
     cdef int64_t shape[64]
     cdef int ndim = x.v.ndim - 1 + idx.v.ndim
@@ -254,12 +278,15 @@ cdef Tensor op_take(Tensor x, Tensor idx, int axis):
     for d in range(ndim):
         shape[d] = (x.v.shape[d] if d < axis else idx.v.shape[d - axis] if d < axis + idx.v.ndim
                     else x.v.shape[d - idx.v.ndim + 1])
-    y = value_new(ndim, shape, x.v.dtype)
-    try:
-        execute_take(axis, x.v, idx.v, y)
-    except:
-        value_release(y)
-        raise
+    if away(x.v, idx.v, NULL) != NULL:
+        y = remote_result(OP_TAKE, (axis,), x.v, idx.v, NULL, ndim, shape, x.v.dtype)
+    else:
+        y = value_new(ndim, shape, x.v.dtype)
+        try:
+            execute_take(axis, x.v, idx.v, y)
+        except:
+            value_release(y)
+            raise
     vals[0], vals[1] = x.v, idx.v
     step_ends(ts, start, OP_TAKE, 2, vals, y)
     if wants_record(ts, x.node, y.dtype):
@@ -289,6 +316,7 @@ cdef int scatter_into(Value *y, Value *idx, Value *updates, int axis) except -1:
 
 cdef Tensor op_scatter_add(Tensor x, Tensor idx, Tensor updates, int axis):
     """x with updates (of take's shape, x's dtype) added at idx (checked) along axis."""
+    idx = sent_beside(idx, x.v)
     cdef ThreadState *ts = thread_state()
     cdef Value *y
     cdef Value *vals[3]
@@ -298,9 +326,13 @@ cdef Tensor op_scatter_add(Tensor x, Tensor idx, Tensor updates, int axis):
     if kernels.scatter_add[x.v.dtype] == NULL:
         raise errors.DTypeError(f"[scatter_add] is not defined for dtype {dtype_name(x.v.dtype)}. "
                                 "Cast with .astype first.")
-    y = value_copy(x.v)
+    if away(x.v, idx.v, updates.v) != NULL:
+        y = remote_result(OP_SCATTER_ADD, (axis,), x.v, idx.v, updates.v, x.v.ndim, x.v.shape, x.v.dtype)
+    else:
+        y = value_copy(x.v)
     try:
-        scatter_into(y, idx.v, updates.v, axis)
+        if not is_remote(y):
+            scatter_into(y, idx.v, updates.v, axis)
         vals[0], vals[1], vals[2] = x.v, idx.v, updates.v
         step_ends(ts, start, OP_SCATTER_ADD, 3, vals, y)
         if wants_record(ts, x.node, y.dtype) or wants_record(ts, updates.node, y.dtype):
@@ -342,13 +374,18 @@ cdef int put_into(Value *y, Value *idx, Value *v, int axis) except -1:
 cdef Tensor op_put(Tensor x, Tensor idx, Tensor v, int axis, bint unique, bint in_place):
     """x with v (of take's shape, x's dtype) at idx (checked) along axis; where an index repeats, the last one wins.
     unique: none repeats. in_place: x's memory may be written."""
+    idx = sent_beside(idx, x.v)
     cdef ThreadState *ts = thread_state()
     cdef double start = step_begins(ts)
     # a recording names values by identity: none of them is written; trace_nan compares with what was
-    cdef Value *y = value_share(x.v) if in_place and not ts.flags & (T_TAPE | T_NAN) else value_copy(x.v)
+    cdef Value *y
     cdef Value *vals[3]
     cdef Entry *nodes[3]
     cdef Entry *e = NULL
+    if away(x.v, idx.v, v.v) != NULL:
+        y = remote_result(OP_PUT, (axis, <int>unique), x.v, idx.v, v.v, x.v.ndim, x.v.shape, x.v.dtype)
+    else:
+        y = value_share(x.v) if in_place and not ts.flags & (T_TAPE | T_NAN) else value_copy(x.v)
     try:
         vals[0], vals[1], vals[2] = x.v, idx.v, v.v
         if wants_record(ts, x.node, y.dtype) or wants_record(ts, v.node, y.dtype):
@@ -356,7 +393,8 @@ cdef Tensor op_put(Tensor x, Tensor idx, Tensor v, int axis, bint unique, bint i
             e = record(ts, OP_PUT, 3, nodes, vals, y, SAVE_B)
             e.params = params_new(2)
             e.params[1], e.params[2] = axis, unique
-        put_into(y, idx.v, v.v, axis)
+        if not is_remote(y):
+            put_into(y, idx.v, v.v, axis)
         step_ends(ts, start, OP_PUT, 3, vals, y)
     except:
         value_release(y)
@@ -421,8 +459,18 @@ cdef Tensor op_nonzero(Tensor x, bint flat):
     cdef int64_t shape[2]
     cdef double start = step_begins(thread_state())
     cdef Value *y = NULL
-    cdef Value *mask = mask_of(x.v)
+    cdef Value *mask
     params[0], params[1] = 1, flat
+    if is_remote(x.v):
+        shape[0] = x.v.ndim
+        mask = remote_result(OP_COUNT_NONZERO, (-1, x.v.size), x.v, NULL, NULL, 0, NULL, TPF_INT64)
+        try:
+            shape[1] = to_numpy(mask).item()
+        finally:
+            value_release(mask)
+        y = remote_result(OP_NONZERO, (flat,), x.v, NULL, NULL, 1 if flat else 2, shape + flat, TPF_INT64)
+        return recorded1(OP_NONZERO, x, y, params, start)
+    mask = mask_of(x.v)
     try:
         shape[0] = x.v.ndim
         shape[1] = tpf_count_true(<uint8_t *>mask.data, mask.size)
@@ -445,7 +493,7 @@ cdef Tensor compressed(Tensor x, Tensor mask):
     cdef Value *m
     cdef Value *src
     cdef Value *y
-    if wants_record(ts, x.node, x.v.dtype):
+    if wants_record(ts, x.node, x.v.dtype) or away(x.v, mask.v, NULL) != NULL:
         return op_take(op_reshape_flat(x), op_nonzero(mask, True), 0)
     m = value_contiguous(mask.v)
     src = NULL

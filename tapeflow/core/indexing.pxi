@@ -124,7 +124,7 @@ cdef Tensor get_item(Tensor t, object index):
         if not wants_record(thread_state(), t.node, t.v.dtype):
             v = value_view(t.v, 0)
             v.data += at * t.v.strides[0]
-            v.size, v.contiguous = 1, True
+            v.size, v.contiguous = 1, not is_remote(v)
             return wrap(v, NULL)
         w.ndim = 0
         w.params[0], w.params[1], w.params[2], w.params[3], w.params[4] = 4, at, 1, 1, t.v.shape[0]
@@ -248,8 +248,9 @@ cdef int set_item(Tensor t, object index, object value) except -1:
             return step_writes(start, t, window_size(&w))
         if isinstance(value, Tensor):
             v = value
-            if (v.node == NULL and v.v.dtype == t.v.dtype and v.v.buf != t.v.buf and v.v.ndim == w.ndim
-                    and memcmp(v.v.shape, w.shape, w.ndim * sizeof(int64_t)) == 0 and writable_now(t)):
+            if (v.node == NULL and not is_remote(v.v) and v.v.dtype == t.v.dtype and v.v.buf != t.v.buf
+                    and v.v.ndim == w.ndim and memcmp(v.v.shape, w.shape, w.ndim * sizeof(int64_t)) == 0
+                    and writable_now(t)):
                 copy_into_window(t.v, w.params, v.v)
                 return step_writes(start, t, v.v.size)
     if plain:

@@ -356,7 +356,7 @@ cdef Tensor rolled(Tensor x, const int64_t *cuts):
         if cuts[d]:
             axes[n] = d
             n += 1
-    if recorded_now(x) or n > 16:
+    if recorded_now(x) or n > 16 or is_remote(x.v):
         for i in range(n):
             d = axes[i]
             x = op_concat([narrow(x, d, cuts[d], x.v.shape[d] - cuts[d]), narrow(x, d, 0, cuts[d])], d)
@@ -509,13 +509,13 @@ def repeat(x, repeats, axis=None):
     n = t.v.shape[a]
     if PyLong_CheckExact(repeats):
         return another(of, repeated(t, as_index(repeats, b"repeat", "a repetition"), a))
-    counts = op_astype(index_tensor(repeats, a, LARGEST, b"repeat"), TPF_INT64)
+    counts = sent_beside(op_astype(index_tensor(repeats, a, LARGEST, b"repeat"), TPF_INT64), t.v)
     if counts.v.ndim > 1 or counts.v.size not in (1, n):
         raise errors.ShapeError(f"[repeat] repeats of shape {shape_of(counts.v)} for an axis of size {n}. Give one "
                                 "number, or one per element.")
     if counts.v.size == 1:
         return another(of, repeated(t, counts.item(), a))
-    if thread_state().flags & T_TAPE:
+    if thread_state().flags & T_TAPE or away(t.v, counts.v, NULL) != NULL:
         return repeated_by_tensor(t, counts, a)
     counts = packed(counts)
     return repeated_each(t, <const int64_t *>counts.v.data, a)

@@ -76,18 +76,22 @@ cdef Tensor op_norm(Tensor x, Tensor weight, Tensor bias, int axes, double eps, 
             t = given[d]
             vals[d], nodes[d] = value_contiguous(t.v), t.node
             wanted = wanted or wants_record(ts, t.node, t.v.dtype)
-        y = value_like(vals[0], x.v.dtype)
-        stats = norm_stats(y, axes)
-        execute_norm(vals[0], vals[1], vals[2], eps, centred, y, stats)
+        as_bits.number = eps
+        if any_away(nin, vals) != NULL:
+            y = remote_many(OP_LAYER_NORM, (axes, as_bits.bits, <int>centred), nin, vals, x.v.ndim, x.v.shape,
+                            x.v.dtype)
+        else:
+            y = value_like(vals[0], x.v.dtype)
+            stats = norm_stats(y, axes)
+            execute_norm(vals[0], vals[1], vals[2], eps, centred, y, stats)
         step_ends(ts, start, OP_LAYER_NORM, nin, vals, y)
         if wanted:
             for d in range(nin):  # packed or not, they are the values that a recording has numbered
                 note_packed(vals[d], (<Tensor>given[d]).v)
             e = record(ts, OP_LAYER_NORM, nin, nodes, vals, y, SAVE_A if nin == 1 else SAVE_A | SAVE_B)
             e.params = params_new(3)
-            as_bits.number = eps
             e.params[1], e.params[2], e.params[3] = axes, as_bits.bits, centred
-            if e.flags & E_GRAD:
+            if e.flags & E_GRAD and stats != NULL:
                 e.val[3] = value_share(stats)
         value_share(y)
     except:
@@ -107,7 +111,7 @@ cdef int norm_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     cdef Tensor gx, product
     if vals[1] != NULL:
         weight = with_node(vals[1], e.src[1])
-    if w.composed:
+    if w.composed or is_remote(g.v):
         gx, product = norm_rule(e, x, weight, g)
     else:
         gx, product = norm_grad(e, vals, g)

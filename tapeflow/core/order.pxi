@@ -95,6 +95,9 @@ cdef Tensor op_argsort(Tensor x, int axis, bint descending, int64_t first):
     memcpy(shape, x.v.shape, x.v.ndim * sizeof(int64_t))
     shape[axis] = first
     params[0], params[1], params[2], params[3] = 3, axis, descending, first
+    if is_remote(x.v):
+        y = remote_result(OP_ARGSORT, (axis, <int>descending, first), x.v, NULL, NULL, x.v.ndim, shape, TPF_INT64)
+        return recorded1(OP_ARGSORT, x, y, params, start)
     y = value_new(x.v.ndim, shape, TPF_INT64)
     try:
         execute_argsort(x.v, axis, descending, y)
@@ -137,7 +140,7 @@ cdef Tensor in_order(Tensor x, int axis, bint descending):
     cdef Value *raw
     cdef ThreadState *ts = thread_state()
     cdef double start = step_begins(ts)
-    if not recorded_now(x):
+    if not recorded_now(x) and not is_remote(x.v):
         if not order_here(x.v, x.v.shape[axis]) and is_float(x.v.dtype):
             # -0.0 equals 0.0: a vectorised sort may exchange them, or make one of the other
             raw = value_contiguous(x.v)
@@ -311,12 +314,17 @@ cdef int execute_searchsorted(Value *t, Value *v, bint right, Value *y) except -
 cdef Tensor op_searchsorted(Tensor t, Tensor v, bint right):
     cdef ThreadState *ts = thread_state()
     cdef double start = step_begins(ts)
-    cdef Value *y = value_new(v.v.ndim, v.v.shape, TPF_INT64)
+    cdef Value *y
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
+    if away(t.v, v.v, NULL) != NULL:
+        y = remote_result(OP_SEARCHSORTED, (<int>right,), t.v, v.v, NULL, v.v.ndim, v.v.shape, TPF_INT64)
+    else:
+        y = value_new(v.v.ndim, v.v.shape, TPF_INT64)
     try:
-        execute_searchsorted(t.v, v.v, right, y)
+        if not is_remote(y):
+            execute_searchsorted(t.v, v.v, right, y)
         vals[0], vals[1] = t.v, v.v
         step_ends(ts, start, OP_SEARCHSORTED, 2, vals, y)
         if ts.flags & T_TAPE:

@@ -162,12 +162,14 @@ cdef bint matrices_readable(Value *v) noexcept:
     """Are the last two axes laid out so that gemm need not fall back for their strides?"""
     cdef char flag
     cdef int ld
-    return blas_layout(v, v.shape[v.ndim - 2], v.shape[v.ndim - 1], v.strides[v.ndim - 2], v.strides[v.ndim - 1],
-                       &flag, &ld)
+    return is_remote(v) or blas_layout(v, v.shape[v.ndim - 2], v.shape[v.ndim - 1], v.strides[v.ndim - 2],
+                                       v.strides[v.ndim - 1], &flag, &ld)
 
 
-cdef Value *matmul_value(Value *a, Value *b, int dtype) except NULL:
-    """Memory for a (..., m, k) @ b (..., k, n) with the leading axes broadcast."""
+cdef Value *matmul_value(Value *a, Value *b) except NULL:
+    """a (..., m, k) @ b (..., k, n) with the leading axes broadcast."""
+    cdef int dtype = a.dtype if a.dtype > b.dtype else b.dtype
+    cdef Value *y
     cdef int ndim = a.ndim if a.ndim > b.ndim else b.ndim
     cdef int64_t shape[64]
     cdef int d, p
@@ -178,7 +180,15 @@ cdef Value *matmul_value(Value *a, Value *b, int dtype) except NULL:
         if p >= 0 and b.shape[p] != 1:
             shape[d] = b.shape[p]
     shape[ndim - 2], shape[ndim - 1] = a.shape[a.ndim - 2], b.shape[b.ndim - 1]
-    return value_new(ndim, shape, dtype)
+    if away(a, b, NULL) != NULL:
+        return remote_result(OP_MATMUL, (), a, b, NULL, ndim, shape, dtype)
+    y = value_new(ndim, shape, dtype)
+    try:
+        execute_matmul(a, b, y)
+    except:
+        value_release(y)
+        raise
+    return y
 
 
 cdef void cut_products(Batch *batch, int64_t count) noexcept:
@@ -309,9 +319,8 @@ cdef Tensor op_matmul(Tensor a, Tensor b):
     cdef Entry *e = NULL
     cdef double start = step_begins(ts)
     a, b = hold(a), hold(b)
-    y = matmul_value(a.v, b.v, a.v.dtype if a.v.dtype > b.v.dtype else b.v.dtype)
+    y = matmul_value(a.v, b.v)
     try:
-        execute_matmul(a.v, b.v, y)
         vals[0], vals[1] = a.v, b.v
         step_ends(ts, start, OP_MATMUL, 2, vals, y)
         if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):
@@ -376,9 +385,13 @@ cdef Tensor op_vecdot(Tensor a, Tensor b, uint64_t mask):
     cdef double start = step_begins(ts)
     a, b = steady(a), steady(b)
     reduced_shape(a.v, mask, False, &ndim, shape, &n)
-    y = value_new(ndim, shape, a.v.dtype)
+    if away(a.v, b.v, NULL) != NULL:
+        y = remote_result(OP_VECDOT, (<int64_t>mask,), a.v, b.v, NULL, ndim, shape, a.v.dtype)
+    else:
+        y = value_new(ndim, shape, a.v.dtype)
     try:
-        execute_vecdot(mask, a.v, b.v, y)
+        if not is_remote(y):
+            execute_vecdot(mask, a.v, b.v, y)
         vals[0], vals[1] = a.v, b.v
         step_ends(ts, start, OP_VECDOT, 2, vals, y)
         if wants_record(ts, a.node, y.dtype) or wants_record(ts, b.node, y.dtype):

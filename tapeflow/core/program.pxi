@@ -26,6 +26,7 @@ cdef enum:
     # params of an identity that is more than that
     DETACHED = 1                 # its gradient stops
     PLACED = 2                   # the value of the first operand, the gradient of the second
+    MOVED = 3                    # to another device; then the number of the one it was on (devices.pxi)
 
 cdef struct Note:
     int opcode
@@ -46,6 +47,7 @@ cdef int64_t program_clock = 0   # serials of programs; tensors remember it from
 cdef inline Value *as_constant(Value *v) noexcept:
     """v, which no op computed: a constant of whatever program reads it first."""
     v.program = MADE_INSIDE
+    v.loose = True
     return v
 
 
@@ -458,8 +460,8 @@ cdef class Program:
         if v.program == self.serial or (v.tensor != NULL and (<Tensor>v.tensor).born < self.serial):
             k = self.see(v)
             if self.kinds[k] != V_CONST:
-                self.looks.append((self.n, kind, k, PyBytes_FromStringAndSize(v.data, tpf_itemsize(v.dtype))
-                                   if kind == "number" else None, self.here()))
+                self.looks.append((self.n, kind, k, to_numpy(v).tobytes() if kind == "number" else None,
+                                   self.here()))
         return 0
 
     # ---- the user's line
@@ -494,8 +496,10 @@ cdef class Program:
         for i in range(start, stop):
             note = &self.notes[i]
             ins = note.many if note.many != NULL else &note.ins[0]
-            out.append((note.opcode, params_tuple(note.params), tuple([ins[j] for j in range(note.nin)]),
-                        note.out, note.line))
+            # a number that was moved to another device is the same in a plan
+            same = note.opcode == OP_IDENTITY and note.params != NULL and note.params[1] == MOVED
+            params = () if same else params_tuple(note.params)
+            out.append((note.opcode, params, tuple([ins[j] for j in range(note.nin)]), note.out, note.line))
         return out
 
     def ungraded(self, int64_t start, int64_t stop):

@@ -35,7 +35,8 @@ cdef class GeneratorState:
         return before
 
 
-def random_fill(GeneratorState generator not None, str kind, shape, dtype, uint64_t count=0, int64_t lowest=0):
+def random_fill(GeneratorState generator not None, str kind, shape, dtype, uint64_t count=0, int64_t lowest=0,
+                device=None):
     """The next draw of a generator, or one that it has made, in a run that makes its draws again; its number is given
     back where memory or the shape's size refuse it."""
     cdef int64_t sizes[64]
@@ -55,8 +56,15 @@ def random_fill(GeneratorState generator not None, str kind, shape, dtype, uint6
         generator.draw += 1
     try:
         check_sizes(ndim, sizes, b"random")
-        v = value_new(ndim, sizes, code)
-        fill_random(what, v, seed, draw, count, lowest)
+        if device is None:
+            v = value_new(ndim, sizes, code)
+            fill_random(what, v, seed, draw, count, lowest)
+        else:
+            v = remote_new(device, ndim, sizes, code, b"random")
+            numbers = [what, seed, draw]
+            if what == DRAW_INTEGERS:
+                numbers += [count, lowest]
+            device.execute(OP_RANDOM, tuple(numbers), [], array_at(v))
         step_ends(ts, start, OP_RANDOM, 0, NULL, v)
         t = drawn(v, what, generator, seed, draw, count, lowest, known is not None)
     except:

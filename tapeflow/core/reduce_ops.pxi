@@ -110,12 +110,15 @@ cdef Tensor op_reduce(int op, Tensor x, uint64_t mask, bint all_axes, bint keepd
     elif op == OP_ARGMAX or op == OP_ARGMIN or op == OP_COUNT_NONZERO:
         dtype = TPF_INT64
     start = step_begins(ts)
-    y = value_new(ndim, shape, dtype)
-    try:
-        execute_reduce(op, mask, x.v, y)
-    except:
-        value_release(y)
-        raise
+    if is_remote(x.v):
+        y = remote_result(op, (<int64_t>mask, n), x.v, NULL, NULL, ndim, shape, dtype)
+    else:
+        y = value_new(ndim, shape, dtype)
+        try:
+            execute_reduce(op, mask, x.v, y)
+        except:
+            value_release(y)
+            raise
     if wants_record(ts, x.node, y.dtype):
         try:
             e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_MAX or op == OP_MIN
@@ -204,13 +207,18 @@ cdef Tensor op_rows(int op, Tensor x):
     x = steady(x)
     cdef ThreadState *ts = thread_state()
     cdef double start = step_begins(ts)
-    cdef Value *y = value_new(x.v.ndim - 1 if op == OP_LOGSUMEXP else x.v.ndim, x.v.shape, x.v.dtype)
+    cdef int ndim = x.v.ndim - 1 if op == OP_LOGSUMEXP else x.v.ndim
+    cdef Value *y
     cdef Entry *e = NULL
-    try:
-        execute_rows(op, x.v, y)
-    except:
-        value_release(y)
-        raise
+    if is_remote(x.v):
+        y = remote_result(op, (), x.v, NULL, NULL, ndim, x.v.shape, x.v.dtype)
+    else:
+        y = value_new(ndim, x.v.shape, x.v.dtype)
+        try:
+            execute_rows(op, x.v, y)
+        except:
+            value_release(y)
+            raise
     if wants_record(ts, x.node, y.dtype):
         try:
             e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_LOGSUMEXP else SAVE_Y)
@@ -335,9 +343,12 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
     cdef Entry *e = NULL
     try:
         id = owned(ids.v) if ids.v.contiguous else value_copy(ids.v)  # backward trusts that they stay in range
-        stats = cross_entropy_stats(src, id)
-        y = value_scalar(x.v.dtype)
-        execute_cross_entropy(src, id, y, stats)
+        if away(src, id, NULL) != NULL:
+            y = remote_result(OP_CROSS_ENTROPY, (), src, id, NULL, 0, NULL, x.v.dtype)
+        else:
+            stats = cross_entropy_stats(src, id)
+            y = value_scalar(x.v.dtype)
+            execute_cross_entropy(src, id, y, stats)
         vals[0], vals[1] = x.v, ids.v
         step_ends(ts, start, OP_CROSS_ENTROPY, 2, vals, y)
         if wants_record(ts, x.node, y.dtype):
@@ -349,7 +360,7 @@ cdef Tensor op_cross_entropy(Tensor x, Tensor labels):
                 entry_drop_values(e)
                 e.val[0] = value_share(src)
                 e.val[1] = value_share(id)
-                e.val[2] = value_share(stats)
+                e.val[2] = NULL if stats == NULL else value_share(stats)
         value_share(y)
     finally:
         value_release(src)
@@ -363,12 +374,17 @@ cdef Tensor cross_entropy_grad(Tensor g, Value *x, Value *ids, Value *stats):
     """The cotangent of x in one kernel; cross_entropy_rule (rules.pxi) has the same operations one by one."""
     cdef ThreadState *ts = thread_state()
     cdef double start = step_begins(ts)
-    cdef Value *y = value_like(x, x.dtype)
+    cdef Value *y
     cdef Value *vals[3]
     cdef Entry *nodes[3]
     cdef Entry *e = NULL
+    if is_remote(x):
+        y = remote_result(OP_CROSS_ENTROPY_VJP, (), g.v, x, ids, x.ndim, x.shape, x.dtype)
+    else:
+        y = value_like(x, x.dtype)
     try:
-        execute_cross_entropy_vjp(g.v, x, ids, y, stats)
+        if not is_remote(y):
+            execute_cross_entropy_vjp(g.v, x, ids, y, stats)
         vals[0], vals[1], vals[2] = g.v, x, ids
         step_ends(ts, start, OP_CROSS_ENTROPY_VJP, 3, vals, y)
         if ts.flags & T_TAPE:

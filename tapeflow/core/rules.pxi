@@ -87,6 +87,8 @@ cdef int structured_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
         g = variance_vjp(e, vals, g)
     elif op == OP_SOFTMAX or op == OP_LOG_SOFTMAX or op == OP_LOGSUMEXP:
         g = rows_vjp(e, vals, g, w.composed)
+    elif op == OP_IDENTITY and e.params != NULL and e.params[1] == MOVED:
+        g = op_move(g, _places[e.params[2]])
     # identity, astype and broadcast_to pass g on: push casts and sums it
     return w.push_tensor(e.src[0], g, vals[0])
 
@@ -133,6 +135,7 @@ cdef Tensor rows_vjp(Entry *e, Value **vals, Tensor g, bint composed):
     cdef int op = e.opcode
     cdef Value *like = vals[0] if op == OP_LOGSUMEXP else vals[3]
     cdef uint64_t mask = <uint64_t>1 << (like.ndim - 1)
+    composed = composed or is_remote(g.v)
     if not composed and op != OP_LOGSUMEXP:
         return rows_grad(op, vals[3], g)
     y = with_node(vals[3], e)
@@ -298,12 +301,19 @@ cdef int take_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:
     if not needs(w, e, 0):
         return 0
     s = w.find(e.src[0])
-    had = w.take_slot(s) if s.v != NULL else wrap(zeros_value(x.ndim, x.shape, g.v.dtype), NULL)
-    if not w.composed and value_is_mine(had.v):
+    had = w.take_slot(s) if s.v != NULL else zeros_beside(g, x.ndim, x.shape)
+    if not w.composed and value_is_mine(had.v) and away(g.v, vals[1], NULL) == NULL:
         scatter_into(had.v, vals[1], g.v, axis)
     else:
         had = op_scatter_add(had, with_node(vals[1], e.src[1]), g, axis)
     return w.push_tensor(e.src[0], had, vals[0])
+
+
+cdef Tensor zeros_beside(Tensor g, int ndim, const int64_t *shape):
+    """Zeros of g's dtype, on its device."""
+    if not is_remote(g.v):
+        return wrap(zeros_value(ndim, shape, g.v.dtype), NULL)
+    return packed(op_broadcast(op_move(number_tensor(0, g.v.dtype, b"zeros"), device_of(g.v)), ndim, shape))
 
 
 cdef int put_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:

@@ -39,8 +39,12 @@ cdef Tensor argmax_scan(Tensor x, int axis):
     """Where in C order each element's maximum so far stands."""
     cdef int64_t params[2]
     cdef double start = step_begins(thread_state())
-    cdef Value *y = value_like(x.v, TPF_INT64)
+    cdef Value *y
     params[0], params[1] = 1, axis
+    if is_remote(x.v):
+        y = remote_result(OP_CUMULATIVE_ARGMAX, (axis,), x.v, NULL, NULL, x.v.ndim, x.v.shape, TPF_INT64)
+        return recorded1(OP_CUMULATIVE_ARGMAX, x, y, params, start)
+    y = value_like(x.v, TPF_INT64)
     try:
         execute_argmax_scan(axis, x.v, y)
     except:
@@ -60,15 +64,21 @@ cdef Tensor op_scan(int op, Tensor x, Tensor a, int axis, bint reverse):
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
-    cdef int saves = (0 if op == OP_CUMULATIVE_SUM or op == OP_CUMULATIVE_MAX and not ts.flags & T_TAPE
+    cdef Value *there = away(x.v, NULL if a is None else a.v, NULL)
+    cdef bint placed = there == NULL and not ts.flags & T_TAPE  # positions come from the scan itself
+    cdef int saves = (0 if op == OP_CUMULATIVE_SUM or op == OP_CUMULATIVE_MAX and placed
                       else SAVE_A if op == OP_CUMULATIVE_MAX  # a recording computes the positions from it
                       else SAVE_B | SAVE_Y if op == OP_RECURRENCE else SAVE_A | SAVE_Y)
     cdef bint wanted = wants_record(ts, x.node, x.v.dtype) or (a is not None and wants_record(ts, a.node, a.v.dtype))
     try:
-        y = value_new(x.v.ndim, x.v.shape, x.v.dtype)
-        if op == OP_CUMULATIVE_MAX and wanted:
-            places = value_new(x.v.ndim, x.v.shape, TPF_INT64)
-        execute_scan(op, axis, reverse, x.v, NULL if a is None else a.v, y, places)
+        if there != NULL:
+            y = remote_result(op, (axis, <int>reverse), x.v, NULL if a is None else a.v, NULL, x.v.ndim, x.v.shape,
+                              x.v.dtype)
+        else:
+            y = value_new(x.v.ndim, x.v.shape, x.v.dtype)
+            if op == OP_CUMULATIVE_MAX and wanted:
+                places = value_new(x.v.ndim, x.v.shape, TPF_INT64)
+            execute_scan(op, axis, reverse, x.v, NULL if a is None else a.v, y, places)
         vals[0], nodes[0] = x.v, x.node
         if a is not None:
             vals[1], nodes[1] = a.v, a.node
@@ -130,10 +140,12 @@ cdef Tensor places_of(Entry *e, Value **vals, int axis):
     """Where in C order each running maximum stands. A recording has them as an op of x."""
     cdef int64_t params[2]
     cdef Tensor x
-    if not thread_state().flags & T_TAPE or vals[0] == NULL:
+    if vals[1] != NULL and (not thread_state().flags & T_TAPE or vals[0] == NULL):
         return wrap(value_share(vals[1]), NULL)
     params[0], params[1] = 1, axis
     x = with_node(vals[0], e.src[0])
+    if vals[1] == NULL:
+        return argmax_scan(x, axis)
     return recorded1(OP_CUMULATIVE_ARGMAX, x, value_alias(vals[1]), params)
 
 

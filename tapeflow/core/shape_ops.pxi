@@ -70,6 +70,7 @@ cdef Tensor recorded1(int op, Tensor x, Value *y, const int64_t *params, double 
     start: when it was begun, of what takes a while."""
     cdef ThreadState *ts = thread_state()
     cdef Entry *e = NULL
+    y.loose = x.v.loose
     if wants_record(ts, x.node, y.dtype):
         try:
             e = record(ts, op, 1, &x.node, &x.v, y, 0)
@@ -285,6 +286,9 @@ cdef Tensor op_unslice(Tensor g, const int64_t *params):
     cdef Value *y
     for d in range(ndim):
         shape[d] = params[4 * d + 4]
+    if is_remote(g.v):
+        y = remote_result(OP_UNSLICE, params_tuple(params), g.v, NULL, NULL, ndim, shape, g.v.dtype)
+        return recorded1(OP_UNSLICE, g, y, params, start)
     y = zeros_value(ndim, shape, g.v.dtype)
     try:
         copy_into_window(y, params, g.v)
@@ -299,17 +303,22 @@ cdef Tensor op_assign(Tensor x, const int64_t *params, Tensor v, bint in_place):
     cdef ThreadState *ts = thread_state()
     cdef double start = step_begins(ts)
     # a recording names values by identity: none of them is written; trace_nan compares with what was
-    cdef Value *y = value_share(x.v) if in_place and not ts.flags & (T_TAPE | T_NAN) else value_copy(x.v)
+    cdef Value *y
     cdef Value *vals[2]
     cdef Entry *nodes[2]
     cdef Entry *e = NULL
+    if away(x.v, v.v, NULL) != NULL:
+        y = remote_result(OP_ASSIGN, params_tuple(params), x.v, v.v, NULL, x.v.ndim, x.v.shape, x.v.dtype)
+    else:
+        y = value_share(x.v) if in_place and not ts.flags & (T_TAPE | T_NAN) else value_copy(x.v)
     try:
         vals[0], vals[1] = x.v, v.v
         if wants_record(ts, x.node, y.dtype) or wants_record(ts, v.node, y.dtype):
             nodes[0], nodes[1] = x.node, v.node
             e = record(ts, OP_ASSIGN, 2, nodes, vals, y, 0)
             e.params = params_copy(params)
-        copy_into_window(y, params, v.v)
+        if not is_remote(y):
+            copy_into_window(y, params, v.v)
         step_ends(ts, start, OP_ASSIGN, 2, vals, y)
     except:
         value_release(y)
@@ -359,7 +368,7 @@ cdef Tensor op_concat(list parts, int axis):
         grad = grad or wants_record(ts, t.node, first.dtype)
     memcpy(shape, first.shape, first.ndim * sizeof(int64_t))
     shape[axis] = total
-    y = value_new(first.ndim, shape, first.dtype)
+    y = NULL
     try:
         if len(parts) > 16:
             ins = <Value **>malloc(len(parts) * sizeof(Value *))
@@ -368,7 +377,11 @@ cdef Tensor op_concat(list parts, int axis):
         for t in parts:
             ins[n] = t.v
             n += 1
-        execute_concat(axis, n, ins, y)
+        if any_away(n, ins) != NULL:
+            y = remote_many(OP_CONCAT, (axis,), n, ins, first.ndim, shape, first.dtype)
+        else:
+            y = value_new(first.ndim, shape, first.dtype)
+            execute_concat(axis, n, ins, y)
         e = record_many(ts, OP_CONCAT, parts, y, axis) if grad else NULL
         step_of_parts(ts, start, OP_CONCAT, parts, y)
     except:

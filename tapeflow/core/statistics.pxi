@@ -34,6 +34,9 @@ cdef Tensor op_truth(int op, Tensor x, uint64_t mask, bint keepdims):
     cdef Value *y
     params[0], params[1] = 2, <int64_t>mask
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &params[2])
+    if is_remote(x.v):
+        y = remote_result(op, params_tuple(params), x.v, NULL, NULL, ndim, shape, TPF_BOOL)
+        return recorded1(op, x, y, params, start)
     y = value_new(ndim, shape, TPF_BOOL)
     try:
         execute_truth(op, mask, x.v, y)
@@ -47,7 +50,7 @@ cdef void truth_of_rows(char *y, Value *src, int64_t rows, int64_t n, bint every
     cdef tpf_reduce count = kernels.reduce[OP_COUNT_NONZERO - OP_SUM][src.dtype]
     cdef int64_t size = tpf_itemsize(src.dtype)
     cdef int64_t i, start, piece, found
-    if src.dtype == TPF_BOOL and not src.buf.foreign:  # bytes 0 and 1: the one that decides is looked for
+    if src.dtype == TPF_BOOL and src.buf.foreign != BORROWED:  # bytes 0 and 1: the one that decides is looked for
         for i in range(rows):
             y[i] = (memchr(src.data + i * n, 0 if every else 1, n) == NULL) == every
         return
@@ -86,15 +89,21 @@ cdef Tensor op_var(int op, Tensor x, uint64_t mask, bint keepdims, double correc
     cdef double start = step_begins(ts)
     cdef int64_t shape[64]
     cdef int64_t count
+    cdef int64_t word = 0
     cdef int ndim
     cdef Value *y
     cdef Entry *e = NULL
     cdef double divisor
     reduced_shape(x.v, mask, keepdims, &ndim, shape, &count)
     divisor = <double>count - correction
-    y = value_new(ndim, shape, x.v.dtype)
+    if is_remote(x.v):
+        memcpy(&word, &divisor, sizeof(double))
+        y = remote_result(op, (<int64_t>mask, count, word), x.v, NULL, NULL, ndim, shape, x.v.dtype)
+    else:
+        y = value_new(ndim, shape, x.v.dtype)
     try:
-        execute_var(op, mask, divisor, x.v, y)
+        if not is_remote(y):
+            execute_var(op, mask, divisor, x.v, y)
         step_ends(ts, start, op, 1, &x.v, y)
         if wants_record(ts, x.node, y.dtype):
             e = record(ts, op, 1, &x.node, &x.v, y, SAVE_A | SAVE_Y if op == OP_STD else SAVE_A)

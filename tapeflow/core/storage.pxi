@@ -14,12 +14,14 @@ cdef enum:
     INLINE_NDIM = 4
     SLOT_OF_PLAN = -2            # Value.program of what a plan writes, by its layout and not by owners
     KEEP_SMALL = 1 << 21         # bytes kept of each small class
+    BORROWED = 1                 # Buffer.foreign: memory of another library's, never written by us
+    REMOTE = 2                   # memory of a device (devices.pxi): `data` of its values is an offset, not an address
 
 cdef struct Buffer:
     int64_t owners
     int64_t nbytes
     char *data
-    PyObject *base               # the owner of foreign memory, or NULL
+    PyObject *base               # the owner of foreign memory, of a device's its Memory, or NULL
     Buffer *next                 # in a free list
     int size_class               # >= 0 small, < 0: ~class of a large one
     int foreign
@@ -33,7 +35,8 @@ cdef struct Value:
     int64_t *strides             # bytes
     int dtype
     int ndim
-    bint contiguous
+    bint contiguous              # packed, and there for loops to read: never so on a device
+    bint loose                   # made of Python's data within an op: goes to whichever device it meets
     PyObject *tensor             # borrowed: the one Tensor of the user's that holds this value, or NULL
     int64_t program, number      # in the program of a recording (program.pxi)
     int64_t dims[8]              # shape and strides of up to INLINE_NDIM axes
@@ -147,8 +150,8 @@ cdef inline Buffer *buffer_new(int64_t nbytes) noexcept:
     return b
 
 
-cdef Buffer *buffer_foreign(char *data, int64_t nbytes, object owner) except NULL:
-    """A buffer over memory that `owner` keeps alive; never written by us."""
+cdef Buffer *buffer_foreign(char *data, int64_t nbytes, object owner, int kind) except NULL:
+    """A buffer over memory that `owner` keeps alive: BORROWED or REMOTE."""
     cdef Buffer *b = <Buffer *>malloc(sizeof(Buffer))
     if b == NULL:
         raise MemoryError()
@@ -156,7 +159,7 @@ cdef Buffer *buffer_foreign(char *data, int64_t nbytes, object owner) except NUL
     b.nbytes = nbytes
     b.data = data
     b.base = <PyObject *>owner
-    b.foreign = 1
+    b.foreign = kind
     Py_INCREF(owner)
     return b
 
@@ -233,6 +236,7 @@ cdef inline Value *value_raw(int ndim) noexcept:
     v.data = NULL
     v.tensor = NULL
     v.program = 0
+    v.loose = False
     v.ndim = ndim
     if ndim <= INLINE_NDIM:
         v.shape = v.dims
@@ -281,6 +285,11 @@ cdef inline void ensure_writable(Value *v) noexcept:
         ensure(v.buf.owners == 1 and not v.buf.foreign, b"memory with more than one owner is never written")
 
 
+cdef inline bint is_remote(Value *v) noexcept:
+    """Is v's memory a device's?"""
+    return v.buf != NULL and v.buf.foreign == REMOTE
+
+
 cdef inline void set_contiguous_strides(Value *v) noexcept:
     cdef int64_t step = tpf_itemsize(v.dtype)
     cdef int d = v.ndim - 1
@@ -289,7 +298,7 @@ cdef inline void set_contiguous_strides(Value *v) noexcept:
         if v.size > 0:           # beside an empty axis the product may not fit, and nothing is read
             step *= v.shape[d]
         d -= 1
-    v.contiguous = True
+    v.contiguous = not is_remote(v)
 
 
 cdef inline bint is_contiguous(Value *v) noexcept:
@@ -401,6 +410,7 @@ cdef Value *value_view(Value *x, int ndim) except NULL:
         x.buf.owners += 1
     v.data = x.data
     v.dtype = x.dtype
+    v.loose = x.loose
     return v
 
 
@@ -413,7 +423,7 @@ cdef void view_done(Value *v) noexcept:
     if v.size:
         for d in range(v.ndim):
             v.size *= v.shape[d]
-    v.contiguous = is_contiguous(v)
+    v.contiguous = not is_remote(v) and is_contiguous(v)
 
 
 cdef inline bint same_shape(Value *x, Value *y) noexcept:
@@ -428,14 +438,17 @@ cdef inline bint same_shape(Value *x, Value *y) noexcept:
 
 cdef Value *value_contiguous(Value *x) except NULL:
     """x itself (shared) when contiguous, a packed copy otherwise."""
-    if x.contiguous:
+    if x.contiguous or (is_remote(x) and is_contiguous(x)):
         return value_share(x)
     return value_copy(x)
 
 
 cdef Value *value_copy(Value *x) except NULL:
     """A packed copy in fresh memory."""
-    cdef Value *v = value_new(x.ndim, x.shape, x.dtype)
+    cdef Value *v
+    if is_remote(x):
+        return remote_result(OP_IDENTITY, (), x, NULL, NULL, x.ndim, x.shape, x.dtype)
+    v = value_new(x.ndim, x.shape, x.dtype)
     if x.contiguous:
         memcpy(v.data, x.data, x.size * tpf_itemsize(x.dtype))
     else:
@@ -454,7 +467,7 @@ cdef Value *value_alias(Value *x) except NULL:
 
 cdef inline Value *owned(Value *x) except NULL:
     """x for another tensor: an alias, or a copy where another library may write to its memory."""
-    if not x.buf.foreign:
+    if x.buf.foreign != BORROWED:
         return value_alias(x)
     cdef Value *v = value_copy(x)
     v.program, v.number = x.program, x.number
@@ -467,6 +480,8 @@ cdef Value *value_cast(Value *x, int dtype) except NULL:
     """x in another dtype, contiguous; x itself (shared) when it has it."""
     if x.dtype == dtype:
         return value_share(x)
+    if is_remote(x):
+        return remote_result(OP_ASTYPE, (), x, NULL, NULL, x.ndim, x.shape, dtype)
     cdef Value *src = value_contiguous(x)
     cdef Value *v
     try:
@@ -474,6 +489,7 @@ cdef Value *value_cast(Value *x, int dtype) except NULL:
         kernels.cast[x.dtype][dtype](v.data, src.data, x.size)
     finally:
         value_release(src)
+    v.loose = x.loose
     return v
 
 

@@ -118,7 +118,16 @@ _formats[5] = b"d"
 
 
 cdef object to_numpy(Value *v):
-    """A read-only array over v's memory."""
+    """A read-only array over v's memory; of a device a copy."""
+    if is_remote(v):
+        try:
+            array = device_of(v).download(array_at(v))
+        except MemoryError as error:
+            if isinstance(error, errors.TapeflowError):
+                raise
+            raise_memory(v.ndim, v.shape, v.dtype)
+        array.flags.writeable = False
+        return array
     cdef _Export e = _Export.__new__(_Export)
     e.v = value_share(v)
     return numpy.asarray(e)
@@ -162,7 +171,7 @@ cdef Value *value_from_numpy(object array, bint copy, str op, object owner) exce
             if code == TPF_BOOL and (array.view(numpy.uint8) > 1).any():
                 raise ValueError(f"[{op}] the bool array holds bytes other than 0 and 1 and must be copied. "
                                  "Leave copy=False out.")
-            v.buf = buffer_foreign(v.data, view.len, owner)
+            v.buf = buffer_foreign(v.data, view.len, owner, BORROWED)
         except:
             value_release(v)
             raise
@@ -239,13 +248,18 @@ cdef int rebind(Tensor t, Tensor r) except -1:
     cdef Entry *node = t.node
     if r is t:
         return 0
-    if r.v.buf.foreign or (r.node != NULL and r.node.flags & E_LEAF):
+    if device_of(r.v) is not device_of(t.v):
+        if is_remote(r.v) or not (r.v.loose or r.v.ndim == 0):
+            raise_mixed(b"assign", device_of(t.v), device_of(r.v))
+        r = op_move(r, device_of(t.v))
+    if r.v.buf.foreign == BORROWED or (r.node != NULL and r.node.flags & E_LEAF):
         r = op_identity(r)  # foreign memory must not show in t, and a leaf is one tensor's
     if ts.flags & T_TAPE:
         if not ts.flags & T_GRAD and is_float(r.v.dtype):
             r = placed(r, t) if node != NULL and node.flags & E_GRAD else r.detach()
         note_write(ts, t, r)
     t.v = value_alias(r.v) if r.v != v else value_share(v)
+    t.v.loose = False
     t.v.tensor = <PyObject *>t
     # outside of grad mode a tensor keeps its place: a parameter that is updated stays a leaf
     if ts.flags & T_GRAD or node == NULL or not node.flags & E_GRAD:
@@ -286,7 +300,8 @@ cdef object in_place(int op, Tensor t, object other):
         check_fits(t, u, name)
     check_write(t, name)
     # the frequent case of an update: nothing recorded, our own memory, same dtype and shape
-    if (u is not None and t.v.dtype == u.v.dtype and same_shape(t.v, u.v) and value_is_mine(t.v) and u.node == NULL
+    if (u is not None and t.v.dtype == u.v.dtype and same_shape(t.v, u.v) and value_is_mine(t.v) and not is_remote(u.v)
+            and u.node == NULL
             and (t.node == NULL or t.node.flags & E_LEAF) and not ts.flags & (T_TAPE | T_NAN)
             and kernels.loop[op][t.v.dtype] != NULL
             and not (tpf_op_kind[op] == TPF_KIND_FLOAT and not is_float(t.v.dtype))):
@@ -419,8 +434,8 @@ cdef class Tensor:
 
     @property
     def device(self):
-        """Where the memory is."""
-        return _creation.CPU
+        """Where the memory is: "cpu" or a device's name, as "opencl:0" (see tp.devices)."""
+        return _creation.label(device_of(self.v)) if is_remote(self.v) else _creation.CPU
 
     @property
     def nbytes(self):
@@ -583,6 +598,8 @@ cdef class Tensor:
             raise errors.ShapeError("[item] only a tensor of one element is a Python number, "
                                     f"got shape {shape_of(self.v)}. Use tolist().")
         note_look(self.v, "number")
+        if is_remote(self.v):
+            return to_numpy(self.v).item()
         if self.v.dtype == TPF_FLOAT32:
             return <double>(<float *>p)[0]
         if self.v.dtype == TPF_FLOAT64:
@@ -606,9 +623,12 @@ cdef class Tensor:
         return another(self, t) if copy else t
 
     def to(self, device):
-        """The tensor on a device; there is "cpu" so far."""
-        _creation.check_device(device, "to")
-        return another(self, self)
+        """The tensor on a device: "cpu", "opencl", "opencl:1" or a part of a device's name; recorded.
+
+        Returns a tensor of the same value; gradients come back to the device that it was on. DeviceError for a device
+        that is not there, or one that lacks the dtype.
+        """
+        return another(self, op_move(self, _creation.place(device, "to")))
 
     def __repr__(self):
         return _creation.format_tensor(self, self.requires_grad)
@@ -664,7 +684,7 @@ cdef class Tensor:
         if self.node != NULL and self.node.flags & E_GRAD and not self.node.flags & E_LEAF:
             raise errors.TapeError("[deepcopy] only leaves can be copied deeply; this tensor was computed. "
                                    "Use .detach() or .clone().")
-        t = wrap(value_copy(self.v), NULL)
+        t = settled(wrap(value_copy(self.v), NULL))
         t.requires_grad_(self.requires_grad)
         memo[id(self)] = t
         if self._grad is not None:
@@ -679,6 +699,8 @@ cdef class Tensor:
     def __array__(self, dtype=None, copy=None):
         self.refuse_numpy("np.asarray")
         note_look(self.v, "array")
+        if copy is False and is_remote(self.v):
+            raise ValueError(f"[np.asarray] a tensor on {self.device} cannot become an array without a copy.")
         array = to_numpy(self.v)
         if dtype is not None and numpy.dtype(dtype) != array.dtype:
             if copy is False:
@@ -701,11 +723,14 @@ cdef class Tensor:
 
     def __dlpack__(self, *, stream=None, max_version=None, dl_device=None, copy=None):
         self.refuse_numpy("dlpack")
+        if is_remote(self.v):
+            raise BufferError(f"[dlpack] the tensor is on {self.device}; only memory of the cpu is exported. "
+                              "Use .to('cpu') first.")
         note_look(self.v, "array")
         return _creation.dlpack(to_numpy(self.v), stream, max_version, dl_device, copy)
 
     def __dlpack_device__(self):
-        return (1, 0)
+        return (4, 0) if is_remote(self.v) else (1, 0)  # DLPack's kDLOpenCL, kDLCPU
 
     # ---- operators
 

@@ -12,7 +12,8 @@ from reprlib import recursive_repr
 from typing import Any, TypeVar
 
 import tapeflow as tp
-from tapeflow import _epoch, _state
+from tapeflow import _core, _epoch, _state
+from tapeflow._creation import place
 from tapeflow.errors import DTypeError, StateError, TapeError
 
 PARAMETER, BUFFER, PASSING_BUFFER, MODULE = "parameter", "buffer", "buffer that is not saved", "module"
@@ -268,6 +269,18 @@ class Module:
     def eval(self: M) -> M:
         """train(False)."""
         return self.train(False)
+
+    def to(self: M, device: Any) -> M:
+        """Move every parameter, its .grad and every buffer to a device, each staying the tensor that it is.
+
+        Optimizers are made after that: what they keep of a parameter stays where it was. Returns this module.
+        Raises DeviceError for a device that is not there, or one that lacks a dtype; then nothing has moved.
+
+        >>> tp.nn.Linear(2, 3).to("cpu").weight.device == "cpu"
+        True
+        """
+        _core.move_all([t for _, t in self._tensors((PARAMETER, BUFFER, PASSING_BUFFER))], place(device, "Module.to"))
+        return self
 
     def zero_grad(self) -> None:
         """Set .grad of every parameter to None."""

@@ -34,11 +34,11 @@ class ParamGroup(MutableMapping[str, Any]):
         self._options = dict(options)
         for key in RATES:
             if key in options and (key == "lr" or callable(options[key]) or options[key] != 0):
-                self._options[key] = tp.zeros((), dtype="float64")
+                self._options[key] = tp.zeros((), dtype="float64", device="cpu")
                 self[key] = options[key]
         self.slots: dict[str, list[tp.Tensor]] = {slot: [tp.zeros_like(p) for p in self["params"]] for slot in slots}
         # how often each parameter was updated: one that had no gradient at times is behind
-        self.counts = tp.zeros(len(names), dtype="float64")
+        self.counts = tp.zeros(len(names), dtype="float64", device="cpu")
 
     def __getitem__(self, key: str) -> Any:
         return self._options[key]
@@ -97,7 +97,9 @@ class Optimizer:
     def __init__(self, params: Any, **options: Any) -> None:
         self.defaults = options
         self.param_groups: list[ParamGroup] = []
-        self.steps = tp.zeros((), dtype="float64")  # made so far; float64, so that a schedule calculates in it
+        self.steps = tp.zeros(
+            (), dtype="float64", device="cpu"
+        )  # made so far; float64, so that a schedule calculates in it
         if isinstance(params, tp.Tensor):
             raise DTypeError(f"[{self._op}] params is one Tensor, expected a list of them: [w].")
         items = list(params)
@@ -189,7 +191,7 @@ class Optimizer:
                 if len(active) == len(params):
                     group.counts.assign_add(1.0)
                 else:
-                    group.counts.assign_add(tp.tensor([float(p.grad is not None) for p in params], dtype="float64"))
+                    group.counts.assign_add([float(p.grad is not None) for p in params])
                 self.update(group, active)
             self.steps.assign_add(1.0)
 

@@ -194,7 +194,7 @@ def _batch(x: Any, axis: int, name: str) -> Tensor:
 def _example(x: Tensor) -> Tensor:
     """A single value to record with: the first of the batch, zeros where it is empty."""
     with _core.no_grad(), _core.aside():
-        one = x.detach()[0] if x.shape[0] else _core.zeros(x.shape[1:], dtype=x.dtype)
+        one = x.detach()[0] if x.shape[0] else _core.zeros(x.shape[1:], dtype=x.dtype, device=x.device)
     return one.requires_grad_() if x.requires_grad else one
 
 
@@ -312,7 +312,7 @@ def replayed(plan: Plan, arguments: Arguments, out_axes: Any) -> Any:
     inputs = [batches.get(id(x), x) for x in singles]
     plan.check(singles)
     batched = plan.depends(tuple(each))
-    if plan.is_scalar:
+    if plan.is_scalar and all(x.device == "cpu" for x in inputs):
         outputs = plan._over(inputs, each, arguments.n)
         # (one that is returned twice is two tensors)
         outputs = [_core.unlinked(y) if b or not arguments.n else y[0] for y, b in zip(outputs, batched, strict=True)]

@@ -31,6 +31,7 @@ class Interpreter:
     def __init__(self, ir: IR) -> None:
         self.ir = ir
         self.env: dict[int, Tensor] = {}
+        self.device: Any = None  # where the first input, or captured tensor, is that is on one: there draws are made
         self.entered = 0  # stretches of draws whose generators were set
         # by params: draws that are made again, where something is computed again (tp.checkpoint)
         self.drawn: dict[tuple[int, ...], Tensor | None] = {
@@ -41,6 +42,8 @@ class Interpreter:
         """The outputs for these inputs; then state, .grad and generators are as after the function."""
         self.ir.check_aliases(inputs, "plan")
         before = [(g, g.state) for g, *_ in self.ir.generators]
+        places = map(_core.place_of, (*inputs, *self.ir.objects.values()))
+        self.device = next((place for place in places if place is not None), None) if before else None
         try:
             return self._run(inputs)
         except BaseException:
@@ -194,8 +197,9 @@ class Interpreter:
         kind, stretch, _, *limits = instr.params
         self.enter(stretch + 1)
         dtype = DTYPES[self.ir.values[instr.out].dtype]
-        more = (limits[0] % 2**64, limits[1]) if limits else ()
-        result = _core.random_fill(self.ir.generators[stretch][0], _core.draw_kind(kind), shape, dtype, *more)
+        count, lowest = (limits[0] % 2**64, limits[1]) if limits else (0, 0)
+        generator = self.ir.generators[stretch][0]
+        result = _core.random_fill(generator, _core.draw_kind(kind), shape, dtype, count, lowest, self.device)
         if instr.params in self.drawn:
             self.drawn[instr.params] = result
         return result

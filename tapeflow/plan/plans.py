@@ -68,7 +68,8 @@ class Plan(_core.Runner):
         # the outputs in the structure that the function returned
         self._result = _assembler(recording.result, iter(recording.leaves)) if recording else list
         self._flat = _flat_positions(recording)
-        self._prepare(self._link(), len(self._inputs), self._flat)
+        away = any(_core.place_of(x) is not None for x in ir.objects.values())
+        self._prepare(None if away else self._link(), len(self._inputs), self._flat)
 
     def _link(self) -> Any:
         return _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes()).link()
@@ -95,6 +96,12 @@ class Plan(_core.Runner):
         # what looks at an array of the caller's must not go on: a gradient may need it later (see as_input)
         inputs = [x if x.requires_grad else _core.asarray(x, copy=True) for x in inputs]
         return Interpreter(self.noted()).run(inputs)
+
+    def _elsewhere(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs of a run over tensors on a device, op by op."""
+        self.check(inputs)
+        with _core.no_grad():
+            return Interpreter(self._ir).run(inputs)
 
     def _noted_as_it_is(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of a run, of what the passes left, that a recording notices; who differentiates it is refused."""
