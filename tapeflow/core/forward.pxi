@@ -445,11 +445,17 @@ cdef Tensor transposed_tangent(Entry *e, Value **vals, list ts, Value *like, bin
     cdef Tensor g = wrap(zero_like(like), NULL)
     cdef Tensor t
     cdef Node place
+    cdef Value *there = any_saved_away(vals)
     cdef Slot *s
     cdef int i
     cdef list cotangents = []
     cdef list seeds = []
     w.composed = w.retain = True
+    for t in ts:
+        if there == NULL and t is not None and is_remote(t.v):
+            there = t.v
+    if there != NULL:
+        g = op_move(g, device_of(there))
     ts_now.flags |= T_GRAD
     try:
         g = g.requires_grad_()
