@@ -9,7 +9,7 @@ VERSION := $(shell $(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2
 SOURCES := setup.py $(wildcard tapeflow/*.py tapeflow/*.p[yx][xd] tapeflow/core/* tapeflow/csrc/*)
 BUILT := build/in-place-$(VERSION)
 
-.PHONY: demo test test-deep test-sanitize lint docs bench wheel build clean distclean
+.PHONY: demo test test-deep test-kernels test-sanitize lint docs bench wheel build clean distclean
 
 demo: build
 	@$(BIN)/python -m examples.digits
@@ -20,6 +20,10 @@ test: lint
 test-deep: lint
 	HYPOTHESIS_PROFILE=deep $(BIN)/python -m pytest -q
 	TAPEFLOW_ISA=v2 $(BIN)/python -m pytest -q
+
+# Every OpenCL kernel on Oclgrind; test has a short form of it, and test-deep all of it.
+test-kernels: $(VENV)/installed-test build
+	$(BIN)/python tools/check_kernels.py
 
 test-sanitize: $(VENV)/installed-test
 	tools/variant.sh asan $(BIN)/python

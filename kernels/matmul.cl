@@ -140,7 +140,7 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1))) void product(
 #define TILE_COLUMNS (GROUP_COLUMNS * COLUMNS)
 #define GROUP (GROUP_ROWS * GROUP_COLUMNS)
 
-__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void product(
+__kernel __attribute__((reqd_work_group_size(GROUP, 1, 1))) void product_tiles(
     __global const TA *a, long ao, long inner, long aos, long ais, long ar, long ac, __global const TB *b, long bo, long bos,
     long bis, long br, long bc, __global TY *y, long yo, long m, long n, long k, int a_across, int b_across) {
     __local T left[DEPTH][TILE_ROWS + 1], right[DEPTH][TILE_COLUMNS + 1];

@@ -7,16 +7,15 @@
                           keys in the reverse order (down is -1, not 0) min and argmin
 
    T: of the values; BITS: the integer of its size; KEY: int, or long where T has 64 bits; FLOAT: is T one.
+   CHUNK: elements of a chunk; FAN: chunks that one work-item joins. Powers of two, by option for tests with small ones.
 
-   The tree is that of csrc/reduce.h: chunks of 4096 elements, joined by halves at the largest power of two of chunks;
+   The tree is that of csrc/reduce.h: chunks of CHUNK (4096) elements, joined by halves at the largest power of two of chunks;
    in a chunk element i goes to lane i % 16, in ascending order, and lanes are joined by halves. It depends on n alone:
    not on strides, W, work-groups or devices. What is not a sum of floats is exact in any order.
 
    Without float64 a sum is taken two or three times: of x, of x * 2^-64 for when that overflows, and squares of
    x * 2^64, too, for when they all but vanish. */
 
-#define CHUNK 4096
-#define FAN 64   /* chunks that one work-item joins: a power of two */
 #define BLOCK 64 /* rows that a CPU takes side by side */
 #define FN(name) CAT(NAME, CAT(_, name))
 
@@ -552,8 +551,6 @@ __kernel void FN(parts)(__global const PART *from, __global PART *to, __global Y
 #undef SUMS
 #undef ARGS
 #undef KEYS
-#undef CHUNK
-#undef FAN
 #undef BLOCK
 #undef FN
 #undef M

@@ -41,6 +41,7 @@ from tapeflow.plan import ir
 MOST_WRITERS = 1 << 30  # indices at once whose last writers are looked for: their numbers are int32
 PLACE_RANKS = (1, 2, 4, 8)
 WIDEST_ITEM = 64  # columns that one work-item goes through at least
+MASK_BLOCK = 4096  # elements of a mask that one work-item of a CPU counts
 NUMBER = ("uchar", "uchar", "uint", "ulong", "float", "double")  # what scatter_add adds in, by dtype
 INDEX = ("uchar", "uchar", "int", "long")
 ONES = (1, 1, 1, 1, 0x3F800000, 0x3FF0000000000000)  # the bits of 1, by dtype
@@ -259,7 +260,7 @@ class Nonzero:
         item = ir.ITEMSIZE[x.dtype]
         self.n = x.size
         self.width = group(device)
-        self.block = 4096 if device.is_cpu else 8 * self.width
+        self.block = MASK_BLOCK if device.is_cpu else 8 * self.width
         self.blocks = -(-self.n // self.block)
         self.mask = (1 << (8 * item - (x.dtype >= ir.FLOAT32))) - 1
         self.options = options_of(item, "-DMASKS", f"-DGROUP={self.width}")

@@ -250,7 +250,7 @@ def _packed(
 def _on_gpu(device: Device, tile: GpuTile, batch: Batch, out: Array, at: int) -> None:
     while True:
         options = _options(has_fma(device), tile, batch.a.dtype, batch.b.dtype, out.dtype)
-        kernel = device.kernel(source("matmul.cl"), "product", options, _argtypes("gpu"))
+        kernel = device.kernel(source("matmul.cl"), "product_tiles", options, _argtypes("gpu"))
         group = tile.group_rows * tile.group_columns
         if group <= kernel.max_group:
             break

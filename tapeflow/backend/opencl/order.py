@@ -27,6 +27,7 @@ from tapeflow.plan import ir
 TEXT = source("sort.cl")
 SHORT_LINE = 512  # elements of a row that one work-item puts in order
 SHORT_GROUP = 1024  # and of one that a group does: 12 bytes each
+RADIX = {True: (8, 1, 16384), False: (4, 128, 2048)}  # by is_cpu: bits of a digit, work-items, elements of a block
 KIND = {ir.INT32: 1, ir.INT64: 1, ir.FLOAT32: 2, ir.FLOAT64: 2}  # of keys; unsigned: 0
 SEARCH_KIND = (0, 0, 1, 2, 3, 4)  # by dtype
 
@@ -91,7 +92,8 @@ def _radix(
     out: Array,
 ) -> None:
     """order_rows by passes over keys (which are lost) of so many bits."""
-    digit, width, block = (8, 1, 16384) if device.is_cpu else (4, group(device, 128), 2048)
+    digit, most, block = RADIX[device.is_cpu]
+    width = group(device, most)
     blocks = -(-n // block)
     options = (*types, f"-DGROUP={width}", f"-DBINS={1 << digit}", f"-DBLOCK={block}")
     count = device.kernel(TEXT, "radix_count", options, _COUNT)

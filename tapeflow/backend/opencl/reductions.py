@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tapeflow.backend.opencl.host import Array, Device, Kernel, Memory
 
 LANES = 16  # as in kernels/lanes.cl
-CHUNK, FAN = 4096, 64  # as in kernels/reduce.cl
+CHUNK, FAN = 4096, 64  # elements of a chunk; chunks that one work-item joins
 BLOCK = 64  # columns that a CPU takes side by side, as in kernels/reduce.cl
 GROUP = 256  # work-items of a work-group, on a GPU that takes as many
 WORK = 16384  # elements that a work-item of a CPU takes before the next one begins
@@ -96,7 +96,7 @@ def fitting_kernel(
 ) -> tuple[Kernel, Shape]:
     """The kernel for a shape, or a smaller one that the device takes for this kernel."""
     while True:
-        kernel = device.kernel(text, name, _all_options(options, device.fp64, shape), argtypes)
+        kernel = device.kernel(text, name, _all_options(options, device.fp64, shape, CHUNK, FAN), argtypes)
         if shape.group <= kernel.max_group:
             return kernel, shape
         shape = shape.within(kernel.max_group)
@@ -109,10 +109,11 @@ def _value_options(dtype: int) -> tuple[str, ...]:
 
 
 @cache
-def _all_options(options: tuple[str, ...], fp64: bool, shape: Shape) -> tuple[str, ...]:
-    """With those of lanes.cl."""
+def _all_options(options: tuple[str, ...], fp64: bool, shape: Shape, chunk: int, fan: int) -> tuple[str, ...]:
+    """With those of lanes.cl and of the tree."""
     real = ("-DFP64", "-DREAL=double", "-DEPSILON=DBL_EPSILON") if fp64 else ("-DREAL=float", "-DEPSILON=FLT_EPSILON")
-    return (*options, f"-DW={shape.width}", f"-DUNITS={shape.units}", f"-DLANES={shape.lanes}", *real)
+    tree = f"-DCHUNK={chunk}", f"-DFAN={fan}"
+    return (*options, f"-DW={shape.width}", f"-DUNITS={shape.units}", f"-DLANES={shape.lanes}", *tree, *real)
 
 
 @cache
@@ -236,7 +237,7 @@ def join(
     count: int, how: int, divisor: float = 0.0,
 ) -> None:  # fmt: skip
     """The results of rows of n from their parts, (count, rows): FAN at a time become one."""
-    options = _all_options(_value_options(dtype), device.fp64, shape)
+    options = _all_options(_value_options(dtype), device.fp64, shape, CHUNK, FAN)
     kernel = device.kernel(_text(kind), f"reduce_{kind.lower()}_parts", options, _argtypes(kind, device.fp64)[1])
     group = 1 if has_vectors(device) else device.group_size(kernel, 64)
     part = part_size(kind, dtype, device.fp64)

@@ -14,6 +14,7 @@ from tapeflow.plan import ir
 
 TEXT = source("scan.cl")
 BLOCK = 64  # as in scan.cl
+LONG_LINE = 4 * BLOCK  # longer lines may be done by blocks
 _ONE = ("-DCOLUMNS=1",)
 STATE_BYTES = 16  # the most that a state takes
 COLUMNS = 16  # of a work-item on a CPU
@@ -77,7 +78,7 @@ def _by_blocks(device: Device, options: tuple[str, ...], params: tuple[int, ...]
     (outer, inner), n = around(x.shape, axis), x.shape[axis]
     lines = outer * inner
     here = (x.memory, start(x), lines, n, inner, reverse)
-    if n <= 4 * BLOCK or lines >= LINES[device.is_cpu]:
+    if n <= LONG_LINE or lines >= LINES[device.is_cpu]:
         _by_lines(device, options, _LINES, outer, n, inner, reverse, (out.memory, start(out), x.memory, start(x)))
         return
     blocks = -(-n // BLOCK)

@@ -13,7 +13,6 @@ from tapeflow.backend.opencl.table import load
 from tapeflow.plan import ir, origin
 from tapeflow.plan.record import record
 
-MISSING = "not available: "
 TOLERANCE = 2e-5  # of float32, relative to the larger of the value and 1
 
 
@@ -83,7 +82,7 @@ def verdict(device: Device, name: str) -> str:
     ops = [instr for instr in program.instrs if instr.op >= 0]
     missing = sorted({ir.name_of(instr.op) for instr in ops if instr.op not in load()})
     if missing:
-        return f"{MISSING}{', '.join(missing)}"
+        return f"not available: {', '.join(missing)}"
     for instr in ops:
         wrong = check_op(device, program, instr, values)
         if wrong:
