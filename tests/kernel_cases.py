@@ -16,9 +16,11 @@ import tapeflow as tp
 from tapeflow import _core, ops
 from tapeflow.backend.opencl import fused, gather, matmul, moves, order, random, reductions, scans, trial
 from tapeflow.backend.opencl.fused import Body, Step
+from tapeflow.backend.opencl.host import Device
+from tapeflow.backend.opencl.programs import Kernel
 from tapeflow.errors import TensorIndexError
 from tapeflow.plan import ir
-from tests.opencl_arrays import NUMPY, Shaped, cpu, dtypes_of, guarded, place, run
+from tests.opencl_arrays import NUMPY, Shaped, cpu, dtypes_of, guarded, place, run, run_op
 
 RNG = np.random.default_rng(17)
 FLOATS = (ir.FLOAT32, ir.FLOAT64)
@@ -42,6 +44,19 @@ def small():
     with contextlib.ExitStack() as stack:
         for module, name, value in SMALL:
             stack.enter_context(mock.patch.object(module, name, value))
+        yield
+
+
+@contextlib.contextmanager
+def capped(limit):
+    """Inside, no kernel takes larger work-groups than this, whatever its device does: as where it wants registers."""
+    init = Kernel.__init__
+
+    def made(self, *args):
+        init(self, *args)
+        self.max_group = min(self.max_group, limit)
+
+    with mock.patch.object(Kernel, "__init__", made):
         yield
 
 
@@ -467,8 +482,111 @@ def probes(device, edges):
     assert trial.check(device) == ""
 
 
+# ---- beyond 2^31, without the memory
+
+FAR = 1 << 33  # elements that are not there; those behind them are
+
+
+@contextlib.contextmanager
+def last_groups(axis=0):
+    """Inside, of all work-groups of a launch only the last one along a dimension runs: with work-items past 2^33."""
+
+    def enqueue(self, kernel, whole, local):
+        size, offset = list(whole), [0] * len(whole)
+        size[axis], offset[axis] = local[axis], whole[axis] - local[axis]
+        self.cl.enqueue_nd_range_kernel(self.queue, kernel.handle, tuple(size), local, tuple(offset))
+
+    with mock.patch.object(Device, "_enqueue", enqueue):
+        yield
+
+
+def tail(device, x, stride=1):
+    """An array of FAR more rows than x, of which the memory, with every stride-th element, is that of x alone."""
+    x = np.ascontiguousarray(x)
+    array = place(device, np.repeat(x, stride))
+    item = x.itemsize * stride * (x.size // len(x))
+    shape = (FAR + len(x), *x.shape[1:])
+    strides = tuple(s * stride for s in x.strides)
+    return array._replace(offset=-FAR * item, shape=shape, strides=strides)
+
+
+def far_moves(device, edges):
+    x = np.arange(7, dtype=np.int32)
+    for shaped in shapes(device):
+        for stride in (1, 3):
+            out = tail(device, x * 0)
+            with last_groups():
+                moves.copy(shaped, tail(device, x, stride), out)
+            near(device.download(out._replace(offset=0, shape=(7,))), x, "copy")
+        with last_groups():
+            moves.fill(shaped, out, 5)
+        near(device.download(out._replace(offset=0, shape=(7,))), x * 0 + 5, "fill")
+        rows = np.arange(80, dtype=np.int32).reshape(40, 2)
+        out, source = tail(device, rows * 0), tail(device, rows)
+        with last_groups(0 if shaped.is_cpu else 2):  # of which no more than 40 rows are
+            moves.copy(shaped, source._replace(strides=(8, -4), offset=source.offset + 4), out)
+        got = device.download(out._replace(offset=0, shape=(40, 2)))
+        filled = got.any(1)
+        assert filled[-1] and np.array_equal(got[filled], rows[:, ::-1][filled])
+
+
+def far_gather(device, edges):
+    x, idx = np.arange(7, dtype=np.float32), np.array([4, 0, 6])
+    for shaped in shapes(device):
+        table = tail(device, x)
+        out = guarded(device, ir.FLOAT32, (3,))
+        run_op(shaped, "take", (0,), [table, place(device, idx + FAR)], out)
+        near(device.download(out), x[idx], "take")
+        whole = tail(device, x * 0)
+        with last_groups():
+            run_op(shaped, "take", (0,), [place(device, x), tail(device, np.arange(7)[::-1])], whole)
+        near(device.download(whole._replace(offset=0, shape=(7,))), x[::-1], "take")
+        with mock.patch.object(gather, "copy", lambda *_: None):  # of operand 0 into the result
+            for name, params in (("put", (0, 1)), ("scatter_add", (0,))):
+                out = tail(device, x * 0)
+                given = [out, place(device, idx + FAR), place(device, x[:3] + 1)]
+                run_op(shaped, name, params, given, out)
+                want = np.array([2, 0, 0, 0, 1, 0, 3], np.float32)
+                near(device.download(out._replace(offset=0, shape=(7,))), want, name)
+        table = place(device, np.array([5.0], np.float32))._replace(shape=(FAR,), strides=(0,))
+        out = guarded(device, ir.INT64, (3,))
+        run_op(shaped, "searchsorted", (1,), [table, place(device, np.array([4, 5, 6]))], out)
+        near(device.download(out), np.array([0, FAR, FAR]), "searchsorted")
+        agrees(shaped, "places", (1, 1, 3, FAR, FAR, FAR, 0), [np.array([-1, 2, FAR - 1])], ir.INT64, (3,))
+        agrees(shaped, "class_positions", (FAR,), [np.array([1, FAR - 1, 0])], ir.INT64, (3,))
+
+
+def far_lines(device, edges):
+    x = numbers(ir.FLOAT32, (7, 3))
+    for shaped in shapes(device):
+        out = tail(device, x * 0)
+        with last_groups():
+            run_op(shaped, "cumulative_max", (1, 0), [tail(device, x)], out)
+        near(device.download(out._replace(offset=0, shape=(7, 3))), np.maximum.accumulate(x, 1), "cumulative_max")
+
+
+def far_groups(device, edges):
+    """flat, wide and rows."""
+    body = Body((ir.INT32,), (), (Step(ir.CODES["negative"], ir.INT32, (0,)),), (1,))
+    x = np.arange(7, dtype=np.int32)
+    for stride in (1, 3):
+        out = tail(device, x * 0)
+        with last_groups():
+            fused.Fused(device, body, (FAR + 7,), ((stride,),))([tail(device, x, stride)], (), [out])
+        near(device.download(out._replace(offset=0, shape=(7,))), -x, ("negative", stride))
+    with mock.patch.object(fused, "LONG_ROW", 3):
+        x = np.arange(21, dtype=np.int32).reshape(7, 3)
+        out = tail(device, x * 0)
+        rows = tail(device, x)
+        with last_groups(1):
+            backwards = rows._replace(offset=rows.offset + 8, strides=(12, -4))
+            fused.Fused(device, body, out.shape, ((3, -1),))([backwards], (), [out])
+        got = device.download(out._replace(offset=0, shape=(7, 3)))
+        near(got[-1], -x[-1, ::-1], "negative of rows")
+
+
 CASES = {f.__name__: f for f in (  # the long ones first, in turns of about the same length
     extrema, softmaxes, sums, counts, products, sorts, norms, variances, running, searches, placed, draws, puts,
     schemes, single, copies, elementwise, masks, scattered, windows, classes, transposed, casts, copied_runs, takes,
-    probes, filled,
+    probes, filled, far_moves, far_gather, far_lines, far_groups,
 )}  # fmt: skip

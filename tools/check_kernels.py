@@ -28,6 +28,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 PROCESSES = 2
+MOST = 1 << 20  # work-items of a work-group: no limit
 ABSENT = 2  # the exit status where Oclgrind is not here
 ENVIRONMENT = {
     "OCLGRIND_DATA_RACES": "1",
@@ -115,7 +116,7 @@ def plant(fault: str) -> None:
     table.source = planted
 
 
-def run(names: list[str], edges: bool, fault: str) -> dict[str, object]:
+def run(names: list[str], edges: bool, fault: str, cap: int) -> dict[str, object]:
     """Which kernels were launched, what failed, and how long each case took."""
     if fault:
         plant(fault)
@@ -146,7 +147,7 @@ def run(names: list[str], edges: bool, fault: str) -> dict[str, object]:
 
     Pool.alloc, Device._enqueue = kept_alloc, noted_enqueue
     failures, seconds = {}, {}
-    with kernel_cases.small():
+    with kernel_cases.small(), kernel_cases.capped(cap):
         for name in names:
             start = time.perf_counter()
             try:
@@ -188,19 +189,25 @@ def shares(names: list[str]) -> list[list[str]]:
     return [names[k::PROCESSES] for k in range(PROCESSES)] if len(names) > 1 else [names]
 
 
-def check(names: list[str], edges: bool = True, fault: str = "", every: bool = False) -> Verdict:
-    """Run cases, and gather what there is against them. every: no kernel may be left out."""
+def check(
+    names: list[str], edges: bool = True, fault: str = "", every: bool = False, cap: int = MOST, **environment: str
+) -> Verdict:
+    """Run cases, and gather what there is against them. every: no kernel may be left out; cap: the largest work-group
+    that kernels take, though the device takes larger ones."""
     verdict = Verdict()
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         children = []
         for k, share in enumerate(shares(names)):
             log = folder / f"log{k}"
-            command = [sys.executable, __file__, "--run", ",".join(share), "--fault", fault]
+            command = [sys.executable, __file__, "--run", ",".join(share), "--fault", fault, "--cap", str(cap)]
             child = subprocess.Popen(
                 command + ([] if edges else ["--fast"]),
                 cwd=ROOT,
-                env=os.environ | ENVIRONMENT | {"OCLGRIND_LOG": str(log), "TAPEFLOW_CACHE_DIR": str(folder / "cache")},
+                env=os.environ
+                | ENVIRONMENT
+                | {"OCLGRIND_LOG": str(log), "TAPEFLOW_CACHE_DIR": str(folder / "cache")}
+                | environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
                 text=True,
@@ -233,16 +240,17 @@ def main() -> int:
     parser.add_argument("--fast", action="store_true", help="without edges")
     parser.add_argument("--cases", help="some, with commas in between")
     parser.add_argument("--run", help=argparse.SUPPRESS)
+    parser.add_argument("--cap", type=int, default=MOST, help="the largest work-group that kernels take")
     parser.add_argument("--fault", default="", help=f"make a kernel wrong: {', '.join(PLANTS)}")
     given = parser.parse_args()
     sys.path.insert(0, str(ROOT))
     if given.run:
-        print(json.dumps(run(given.run.split(","), not given.fast, given.fault)))
+        print(json.dumps(run(given.run.split(","), not given.fast, given.fault, given.cap)))
         return 0
     from tests.kernel_cases import CASES
 
     names = given.cases.split(",") if given.cases else list(CASES)
-    verdict = check(names, not given.fast, given.fault, every=not given.cases)
+    verdict = check(names, not given.fast, given.fault, not given.cases, given.cap)
     print(verdict)
     return 0 if verdict else 1 if verdict.here else ABSENT
 
