@@ -22,8 +22,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from tapeflow import ops
+from tapeflow.backend.opencl import moves
 from tapeflow.backend.opencl.memory import Array
-from tapeflow.backend.opencl.moves import joined
 from tapeflow.backend.opencl.text import OPTIONS, TYPES, KernelText, cast, function, program
 from tapeflow.plan.ir import BOOL, CODES, INT64, ITEMSIZE, N_ELEMENTWISE, NAMES, contiguous
 
@@ -116,7 +116,7 @@ class Layout(NamedTuple):
 
 def merge(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> tuple[list[int], list[list[int]]]:
     """The same elements in the same order with as few axes as will do. strides: of each operand."""
-    axes = joined(shape, *strides)[::-1]
+    axes = moves.joined(shape, *strides)[::-1]
     return [axis[0] for axis in axes], [[axis[1 + k] for axis in axes] for k in range(len(strides))]
 
 
@@ -170,13 +170,17 @@ def kernel_text(
 ) -> KernelText:
     """The kernel of a body whose operands lie like this.
 
-    Its arguments: how many (elements, or of a row); the geometry, unless flat; of each input memory and the first
-    element; the constants; of each output memory and the first element. split: groups that are full have no guard.
+    Its arguments: how many (elements, or of a row); in rows the first one; the geometry, unless flat; of each input
+    memory and the first element; the constants; of each output memory and the first element. split: groups that are
+    full have no guard.
     """
     dtypes = body.dtypes()
     first = len(body.inputs)
-    parameters = ["const long n"] + (["__constant long *g"] if scheme != "flat" else [])
-    argtypes: list[Any] = [np.int64] + ([None] if scheme != "flat" else [])
+    parameters = ["const long n", *(["const long top"] if scheme == "rows" else [])]
+    argtypes: list[Any] = [np.int64] * len(parameters)
+    if scheme != "flat":
+        parameters.append("__constant long *g")
+        argtypes.append(None)
     for k, dtype in enumerate(body.inputs):
         parameters += [f"__global const {TYPES[dtype]} *a{k}", f"const long o{k}"]
         argtypes += [None, np.int64]
@@ -198,7 +202,8 @@ def kernel_text(
     text += "".join(f"    {line}\n" for line in lines) + "}\n"
     text += f"__kernel void {name}({', '.join(parameters)})\n{{\n"
     call = f"{name}_at({', '.join(part.rpartition(' ')[2].lstrip('*') for part in [*parameters, *_PLACE[scheme]])});"
-    text += "".join(f"    const long {place} = get_global_id({d});\n" for d, place in enumerate(_IDS[scheme]))
+    for d, place in enumerate(_IDS[scheme]):
+        text += f"    const long {place} = {'top + ' if place == 'row' else ''}(long)get_global_id({d});\n"
     if split:
         text += f"    if (((long)get_group_id(0) + 1)*(long)get_local_size(0) <= n)\n        {call}\n    else\n"
     text += f"    if ({_IDS[scheme][0]} < n)\n        {call}\n}}\n"
@@ -266,7 +271,7 @@ def _unravelled(
 class Fused:
     """A body over operands of one layout, on a device: ready to run."""
 
-    __slots__ = ("_fixed", "_global", "_kernel", "_local", "_widths", "device")
+    __slots__ = ("_geometry", "_inner", "_kernel", "_rows", "_widths", "device")
 
     def __init__(self, device: Any, body: Body, shape: Sequence[int], strides: Sequence[Sequence[int]]) -> None:
         """strides: of the inputs, in elements, 0 where they are broadcast; shape: not empty."""
@@ -276,15 +281,13 @@ class Fused:
         text = kernel_text(body, place.scheme, place.hows, place.rank, split)
         self.device = device
         self._kernel = device.kernel(program([text]), text.name, OPTIONS, text.argtypes)
-        rows = place.scheme == "rows"
-        self._global: tuple[int, ...] = (place.inner, place.rows) if rows else (place.inner,)
-        self._local: tuple[int, ...] = (LOCAL, 1) if rows else (LOCAL,)
-        self._fixed = (place.inner,) if place.scheme == "flat" else (place.inner, _constants(device, place.geometry))
+        self._inner, self._rows = place.inner, place.rows if place.scheme == "rows" else 0
+        self._geometry = () if place.scheme == "flat" else (_constants(device, place.geometry),)
         dtypes = body.dtypes()
         self._widths = [ITEMSIZE[dtype] for dtype in body.inputs], [ITEMSIZE[dtypes[k]] for k in body.outputs]
 
     def _arguments(self, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> list[Any]:
-        arguments = list(self._fixed)
+        arguments = list(self._geometry)
         for x, width in zip(ins, self._widths[0], strict=True):
             arguments += (x.memory, x.offset // width)
         arguments += constants
@@ -294,11 +297,12 @@ class Fused:
 
     def __call__(self, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> None:
         """Enqueue it. Arrays as the layout has them, outs contiguous; constants: Python numbers."""
-        self.device.launch(self._kernel, self._global, self._local, *self._arguments(ins, constants, outs))
-
-    def bind(self, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> Any:
-        """A launch of these, for the device's replay."""
-        return self.device.bind(self._kernel, self._global, self._local, *self._arguments(ins, constants, outs))
+        arguments, n = self._arguments(ins, constants, outs), self._inner
+        if not self._rows:
+            self.device.launch(self._kernel, n, LOCAL, n, *arguments)
+        for top in range(0, self._rows, moves.MOST_ROWS):
+            rows = min(self._rows - top, moves.MOST_ROWS)
+            self.device.launch(self._kernel, (n, rows), (LOCAL, 1), n, top, *arguments)
 
 
 class _Kept:

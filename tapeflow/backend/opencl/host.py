@@ -111,7 +111,6 @@ class Device:
         self.local_memory, self.memory_bytes = info.local_memory, info.memory_bytes
         self.max_allocation, self.compute_units = info.max_allocation, info.compute_units
         self.vector_width = info.handle.native_vector_width_float
-        self.max_workgroup = min(info.max_workgroup, environment_number("TAPEFLOW_MAX_WORKGROUP", info.max_workgroup))
         self._lock = threading.RLock()
         self._uploads: deque[tuple[Any, Any]] = deque()
         self._uploading = 0
@@ -123,6 +122,8 @@ class Device:
             rounds = info.handle.single_fp_config & cl.device_fp_config.CORRECTLY_ROUNDED_DIVIDE_SQRT
         except cl.Error as error:
             raise self.fault(error, "device") from None
+        most = min(info.max_workgroup, self._item_limits[0])  # kernels with a size of their own have one dimension
+        self.max_workgroup = min(most, environment_number("TAPEFLOW_MAX_WORKGROUP", most))
         # Without the second option, division and square root are off by units in the last place on many GPUs.
         self.build_options = ("-cl-std=CL1.2", *(["-cl-fp32-correctly-rounded-divide-sqrt"] if rounds else []))
         exact = os.environ.get("TAPEFLOW_OPENCL_EXACT") == "1"
@@ -383,7 +384,7 @@ class Device:
             return
         values = [arg.buffer if type(arg) is Memory else arg for arg in args]
         with self._lock:
-            kernel.handle.set_args(*values)
+            self._set_arguments(kernel, values)
             self._enqueue(kernel, whole, local)
 
     def bind(self, kernel: Kernel, global_size: Any, local_size: Any, *args: Any) -> Launch:
@@ -392,8 +393,14 @@ class Device:
             raise self.gone()
         whole, local = self.sizes(kernel, global_size, local_size)
         own = kernel.again(self)
-        own.handle.set_args(*[arg.buffer if type(arg) is Memory else arg for arg in args])
+        self._set_arguments(own, [arg.buffer if type(arg) is Memory else arg for arg in args])
         return Launch(own, whole, local, args)
+
+    def _set_arguments(self, kernel: Kernel, values: list[Any]) -> None:
+        try:
+            kernel.handle.set_args(*values)
+        except self.cl.Error as error:
+            raise self.fault(error, kernel.name) from None
 
     @property
     def notes(self) -> Notes | None:
@@ -464,6 +471,9 @@ class Device:
         """Compute one op into out, as the core does (tapeflow/core/execute.pxi)."""
         if self.lost:
             raise self.gone()
+        for array in (*ins, out):
+            if array is not None and array.memory.device is not self:
+                raise self._stranger(op, array)
         compute = implementation(op, self.name)
         outer = self.op
         self._current.op = ir.NAMES[op]
@@ -471,6 +481,14 @@ class Device:
             compute(self, op, params, ins, out)
         finally:
             self._current.op = outer
+
+    def _stranger(self, op: int, array: Array) -> DeviceError:
+        """The error for an operand that is not here, which may be the same processor opened twice."""
+        other = array.memory.device
+        return DeviceError(
+            f"[{ir.name_of(op)}] an operand is on {other!r}, another device than {self!r} that computes. "
+            "Move it there: x.to(device)."
+        )
 
     # ---- faults
 
