@@ -574,7 +574,7 @@ def far_groups(device, edges):
         with last_groups():
             fused.Fused(device, body, (FAR + 7,), ((stride,),))([tail(device, x, stride)], (), [out])
         near(device.download(out._replace(offset=0, shape=(7,))), -x, ("negative", stride))
-    with mock.patch.object(fused, "LONG_ROW", 3):
+    with mock.patch.object(fused, "LONG_ROW", 3), mock.patch.object(moves, "MOST_ROWS", 1 << 40):
         x = np.arange(21, dtype=np.int32).reshape(7, 3)
         out = tail(device, x * 0)
         rows = tail(device, x)
