@@ -40,9 +40,14 @@ class Shaped:
         return getattr(self.device, name)
 
 
+def in_the_long_run():
+    """Is this make test-deep?"""
+    return os.environ.get("HYPOTHESIS_PROFILE") == "deep"
+
+
 def is_slow_to_compile(device):
     """PoCL compiles a kernel anew for each size of groups: those of GPUs, with many, are for the deep profile."""
-    return device.info.platform == "Portable Computing Language" and os.environ.get("HYPOTHESIS_PROFILE") != "deep"
+    return device.info.platform == "Portable Computing Language" and not in_the_long_run()
 
 
 def both_shapes(device):

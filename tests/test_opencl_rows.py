@@ -35,10 +35,14 @@ FACTS = {  # shapes of kernels: as the device has them, those of GPUs, those of 
     "cpu": {"is_cpu": True, "vector_width": 16},
 }
 # PoCL takes seconds to compile these, llvmpipe minutes for those of CPUs.
-SHAPED = {"intel": ("own", "gpu", "few"), "pocl": ("own", "few"), "rusticl": ("own",), "oclgrind": ("own", "cpu")}
+SHAPED = {"intel": ("own", "gpu"), "pocl": ("own",), "rusticl": ("own",), "oclgrind": ("own", "cpu")}
+LATER = {"intel": ("few",), "pocl": ("few",)}  # in the long run
 
 
-@pytest.fixture(params=[f"{name} {shape}" for name in IMPLEMENTATIONS for shape in SHAPED[name]])
+@pytest.fixture(
+    params=[f"{name} {shape}" for name in IMPLEMENTATIONS for shape in SHAPED[name]]
+    + [pytest.param(f"{n} {s}", marks=pytest.mark.slow) for n in IMPLEMENTATIONS for s in LATER.get(n, ())]
+)
 def shaped(request):
     """A device with kernels of some shape."""
     name, shape = request.param.split()
