@@ -489,11 +489,12 @@ FAR = 1 << 33  # elements that are not there; those behind them are
 
 @contextlib.contextmanager
 def last_groups(axis=0):
-    """Inside, of all work-groups of a launch only the last one along a dimension runs: with work-items past 2^33."""
+    """Inside, of all work-groups of a launch only those along a dimension run that begin at 2^33, or the last one."""
 
     def enqueue(self, kernel, whole, local):
         size, offset = list(whole), [0] * len(whole)
-        size[axis], offset[axis] = local[axis], whole[axis] - local[axis]
+        offset[axis] = FAR if whole[axis] > FAR else whole[axis] - local[axis]
+        size[axis] -= offset[axis]
         self.cl.enqueue_nd_range_kernel(self.queue, kernel.handle, tuple(size), local, tuple(offset))
 
     with mock.patch.object(Device, "_enqueue", enqueue):
