@@ -269,8 +269,8 @@ def test_a_kernel_of_an_op_that_does_not_build(first, name, monkeypatch, tmp_pat
     assert 0 < at < 20
 
 
-def test_a_plan_whose_device_is_lost_leaves_state_as_it_was(first):
-    """And the plan runs where it came from."""
+def a_step():
+    """A step of gradient descent as a plan, its input, and the parameter that it writes."""
     w = tp.tensor([1.0, 2.0, 3.0], requires_grad=True)
 
     def step(x):
@@ -282,7 +282,34 @@ def test_a_plan_whose_device_is_lost_leaves_state_as_it_was(first):
         return loss
 
     x = tp.tensor([0.5, 0.25, -0.5])
-    plan = tp.freeze(step, x)
+    return tp.freeze(step, x), x, w
+
+
+def test_each_allocation_of_a_plan_fails_in_turn(first):
+    """The parameter keeps its value, nothing is left in use, and the plan runs when there is memory again."""
+    plan, x, w = a_step()
+    for at in range(60):
+        device, before = Device(first), w.tolist()
+        real = device.cl.Buffer
+        planted(device, Buffer=failing(real, faults.ALLOCATION_FAILURE, at={at, at + 1}))
+        made = []
+        said = error_in(lambda device=device, made=made: made.append(DevicePlan(plan, device, "opencl")) or made[0](x))
+        device.cl.Buffer = real
+        if not said:
+            break
+        assert "planted -4" in said and w.tolist() == before and w.grad is None and not device.lost
+        there = made[0] if made else DevicePlan(plan, device, "opencl")
+        loss = float(tp.sum(tp.exp(w.detach() * x)))
+        assert abs(float(there(x)) - loss) < 1e-5 and w.tolist() != before
+        del there, made
+        gc.collect()
+        assert device.pool.live <= 4 * KEPT_GEOMETRY
+    assert 0 < at < 60
+
+
+def test_a_plan_whose_device_is_lost_leaves_state_as_it_was(first):
+    """And the plan runs where it came from."""
+    plan, x, w = a_step()
     device = Device(first)
     there = DevicePlan(plan, device, "opencl")
     there(x)
