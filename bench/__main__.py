@@ -6,6 +6,7 @@ not there is named absent. Unset OPENBLAS_CORETYPE and OPENBLAS_L2_SIZE first: t
 
 import argparse
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -29,6 +30,12 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
         action="store_true",
         help="every function beside NumPy's instead; --only then names functions, --repeat is 15",
     )
+    p.add_argument(
+        "--opencl",
+        action="store_true",
+        help="each OpenCL device beside NumPy, CLBlast, a loop in C, tinygrad; --only then names parts",
+    )
+    p.add_argument("--device", default="", metavar="NAME", help="with --opencl: one device, as opencl:1 or opencl:pocl")
     p.add_argument("--list", action="store_true", help="name workloads and peers, run nothing")
     return p.parse_args(argv)
 
@@ -54,9 +61,30 @@ def compare_ops(args: argparse.Namespace) -> int:
     return 1 if any(row["status"].startswith("FAILED") for row in everything["ops"]) else 0
 
 
+def compare_opencl(args: argparse.Namespace) -> int:
+    """The OpenCL devices, one after the other."""
+    from . import devices, opencl, report
+
+    rounds, target = args.repeat or (3 if args.quick else 9), 5e-3 if args.quick else 30e-3
+    effort = devices.Effort(rounds, target, 0.5 if args.quick else 3.0, args.threads)
+    parts = chosen(args.only, list(devices.PARTS), "parts")
+    text, everything = opencl.compare_all(args.threads, parts, args.device, effort)
+    print(report.place(everything["meta"]) + "\n\n" + text)
+    if args.json:
+        Path(args.json).write_text(json.dumps(everything, indent=1))
+    return 1 if opencl.failed(everything) else 0
+
+
 def main(argv: list[str] | None = None) -> int:
     args = arguments(argv)
+    gpus = os.environ.get("CUDA_VISIBLE_DEVICES")
     peers.limit_threads(args.threads)
+    if args.opencl:
+        if gpus is None:
+            del os.environ["CUDA_VISIBLE_DEVICES"]
+        else:
+            os.environ["CUDA_VISIBLE_DEVICES"] = gpus
+        return compare_opencl(args)
     from . import harness, micro, report  # after the threads are set, since they import NumPy
     from .workloads import ALL
 

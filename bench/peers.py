@@ -32,6 +32,8 @@ def limit_threads(n: int) -> None:
     """n threads for every library: environment, and affinity for those with a pool as wide as the machine."""
     for name in ("OMP", "OPENBLAS", "MKL", "NUMEXPR", "TF_NUM_INTRAOP", "TF_NUM_INTEROP"):
         os.environ[f"{name}_NUM_THREADS" if "TF" not in name else f"{name}_THREADS"] = str(n)
+    # OpenCL's implementations for processors: Intel's, PoCL, llvmpipe
+    os.environ.update(DPCPP_CPU_NUM_CUS=str(n), POCL_MAX_PTHREAD_COUNT=str(n), LP_NUM_THREADS=str(n))
     os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", JAX_PLATFORMS="cpu", CUDA_VISIBLE_DEVICES="")
     if hasattr(os, "sched_setaffinity"):
         chosen: dict = {}  # the first CPU of each core, then the others
