@@ -66,7 +66,7 @@ def compare_opencl(args: argparse.Namespace) -> int:
     from . import devices, opencl, report
 
     rounds, target = args.repeat or (3 if args.quick else 9), 5e-3 if args.quick else 30e-3
-    effort = devices.Effort(rounds, target, 0.5 if args.quick else 3.0, args.threads)
+    effort = devices.Effort(rounds, target, 0.5 if args.quick else 3.0)
     parts = chosen(args.only, list(devices.PARTS), "parts")
     text, everything = opencl.compare_all(args.threads, parts, args.device, effort)
     print(report.place(everything["meta"]) + "\n\n" + text)

@@ -38,7 +38,6 @@ class Effort:
     rounds: int = 9
     target: float = 30e-3
     seconds: float = 3.0
-    threads: int = 2
     small: bool = False  # sizes for a test of the bench itself
 
     def size(self, whole: int, small: int) -> int:
@@ -344,8 +343,39 @@ def shapes(device: Any, name: str, effort: Effort) -> Iterator[Row]:
     yield judged(found, 0.0, float(sum(built[1:])), "", at_least=False)
 
 
+def transfers(device: Any, name: str, effort: Effort) -> Iterator[Row]:
+    """Bytes to the device, from it, within it, and how long one number takes there and back."""
+    n = min(effort.size(ELEMENTS, 1000), min(device.max_allocation, device.memory_limit // 4) // 4)
+    x = np.random.default_rng(8).normal(size=n).astype(np.float32)
+    here, there = placed(device, x), placed(device, np.zeros_like(x))
+    device.copy(here, there)
+    agrees(device.download(there), x, 1e-12, "copy")
+    one = placed(device, x[:1])
+
+    def upload() -> None:
+        device.upload(here, x, owned=True)
+        device.sync()
+
+    def copy() -> None:
+        device.copy(here, there)
+        device.sync()
+
+    def both() -> None:
+        device.upload(one, x[:1])
+        device.download(one)
+
+    ways: list[tuple[str, Callable[[], Any], int]] = [
+        ("upload", upload, 4), ("download", lambda: device.download(there), 4), ("copy on the device", copy, 8),
+    ]  # fmt: skip
+    for what, step, width in ways:
+        found = row(f"{what}, {4 * n:,} bytes", in_blocks({OURS: step}, effort)[OURS])
+        found["note"] = f"{width * n / found['ours_quiet'] / 1e9:.1f} GB/s at best"
+        yield found
+    yield row("one number there and back", in_blocks({OURS: both}, effort)[OURS])
+
+
 PARTS: dict[str, Callable[..., Iterator[Row]]] = {
-    f.__name__: f for f in (matmul, elementwise, launch, eager, training, shapes)
+    f.__name__: f for f in (matmul, elementwise, launch, eager, training, shapes, transfers)
 }
 
 
