@@ -58,10 +58,11 @@ def environment_number(name: str, default: int) -> int:
 class Launch:
     """A kernel with its arguments set, to be enqueued again and again. It keeps what it was given alive."""
 
-    __slots__ = ("arguments", "global_size", "kernel", "local_size")
+    __slots__ = ("arguments", "empty", "global_size", "handle", "kernel", "local_size")
 
     def __init__(self, kernel: Kernel, global_size: Any, local_size: Any, arguments: tuple[Any, ...]) -> None:
         self.kernel, self.global_size, self.local_size, self.arguments = kernel, global_size, local_size, arguments
+        self.handle, self.empty = kernel.handle, 0 in global_size
 
 
 class Notes:
@@ -433,24 +434,38 @@ class Device:
         if self.lost:
             raise self.gone()
         with self._lock:
-            for launch in launches:
-                if 0 not in launch.global_size:
-                    self._enqueue(launch.kernel, launch.global_size, launch.local_size)
+            enqueue, queue, failed, count = self.cl.enqueue_nd_range_kernel, self.queue, self.cl.Error, self.launches
+            try:
+                for launch in launches:
+                    if launch.empty:
+                        continue
+                    try:
+                        enqueue(queue, launch.handle, launch.global_size, launch.local_size)
+                    except failed as error:
+                        self._enqueue_with_less(error, launch.kernel, launch.global_size, launch.local_size)
+                    count += 1
+                    if not count % FLUSH_EVERY:
+                        queue.flush()
+            finally:
+                self.launches = count
 
     def _enqueue(self, kernel: Kernel, whole: tuple[int, ...], local: tuple[int, ...]) -> None:
         cl = self.cl
         try:
             cl.enqueue_nd_range_kernel(self.queue, kernel.handle, whole, local)
         except cl.Error as error:
-            if faults.code_of(error) not in faults.ALLOCATION:
-                raise self.fault(error, kernel.name) from None
-            self._enqueue_with_less(kernel, whole, local)
+            self._enqueue_with_less(error, kernel, whole, local)
         self.launches += 1
         if self.launches % FLUSH_EVERY == 0:
             self.queue.flush()
 
-    def _enqueue_with_less(self, kernel: Kernel, whole: tuple[int, ...], local: tuple[int, ...]) -> None:
-        """Once more without what is kept for reuse: drivers may allocate as late as at the first use."""
+    def _enqueue_with_less(
+        self, error: Exception, kernel: Kernel, whole: tuple[int, ...], local: tuple[int, ...]
+    ) -> None:
+        """After an error of missing memory once more, without what is kept for reuse: drivers may allocate as late as
+        at the first use."""
+        if faults.code_of(error) not in faults.ALLOCATION:
+            raise self.fault(error, kernel.name) from None
         self.pool.empty()
         self.finish()
         try:
