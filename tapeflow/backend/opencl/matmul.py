@@ -23,7 +23,7 @@ SHARED = 16384  # bytes of local memory that a tile may take: every device has t
 PANEL = 8192  # elements of a panel of an operand that one work-item packs
 STACK = 8  # tiles that are packed together, as in matmul.cl
 DIRECT = 4  # tiles of rows up to which packing b costs more than it saves
-WORK = 1 << 17  # multiplications that a work-item of a CPU takes before the next one begins
+WORK = 1 << 20  # multiplications that a work-item of a CPU takes before the next one begins
 COMPUTED = ("uint", "uint", "uint", "ulong", "float", "double")  # in which type, by dtype of y: unsigned ones may wrap
 STORED = ("uchar", "uchar", "uint", "ulong", "float", "double")
 
