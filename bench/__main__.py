@@ -63,13 +63,12 @@ def compare_ops(args: argparse.Namespace) -> int:
 
 def compare_opencl(args: argparse.Namespace) -> int:
     """The OpenCL devices, one after the other."""
-    from . import devices, opencl, report
+    from . import devices, opencl
 
     rounds, target = args.repeat or (3 if args.quick else 9), 5e-3 if args.quick else 30e-3
     effort = devices.Effort(rounds, target, 0.5 if args.quick else 3.0)
     parts = chosen(args.only, list(devices.PARTS), "parts")
-    text, everything = opencl.compare_all(args.threads, parts, args.device, effort)
-    print(report.place(everything["meta"]) + "\n\n" + text)
+    everything = opencl.compare_all(args.threads, parts, args.device, effort)
     if args.json:
         Path(args.json).write_text(json.dumps(everything, indent=1))
     return 1 if opencl.failed(everything) else 0

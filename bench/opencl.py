@@ -36,22 +36,22 @@ def sections(parts: Sequence[str], wanted: str, effort: devices.Effort) -> Itera
         yield {"device": name, "title": title(name, device), "rows": rows}
 
 
-def compare_all(threads: int, parts: Sequence[str], wanted: str, effort: devices.Effort) -> tuple[str, dict[str, Any]]:
-    """All devices as Markdown, and as data."""
+def compare_all(threads: int, parts: Sequence[str], wanted: str, effort: devices.Effort) -> dict[str, Any]:
+    """All devices as data; each is printed as Markdown when it is done."""
     import tapeflow as tp
 
     os.environ.setdefault("RUSTICL_ENABLE", "llvmpipe")
     tp.set_num_threads(threads)
     meta = harness.machine(threads, ["tapeflow", "pyopencl", "tinygrad"])
     meta |= {"rounds": effort.rounds, "target": effort.target}
-    found = list(sections(parts, wanted, effort))
+    print(report.place(meta) + "\n\n" + TERMS, flush=True)
+    found = []
+    for section in sections(parts, wanted, effort):
+        print(f"\n## {section['title']}\n\n{table(section['rows'])}", flush=True)
+        found.append(section)
     if not found:
-        return "No OpenCL device works here: `python -m tapeflow info` says what to install.", {
-            "meta": meta,
-            "devices": [],
-        }
-    text = "\n\n".join([TERMS, *(f"## {s['title']}\n\n{table(s['rows'])}" for s in found)])
-    return text, {"meta": meta, "devices": found}
+        print("\nNo OpenCL device works here: `python -m tapeflow info` says what to install.")
+    return {"meta": meta, "devices": found}
 
 
 def table(rows: Sequence[devices.Row]) -> str:

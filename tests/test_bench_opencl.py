@@ -65,7 +65,7 @@ def test_a_part_that_fails_is_a_row(intel, monkeypatch):
 
     broken = SimpleNamespace(**{
         name: getattr(intel, name)
-        for name in ("empty_array", "upload", "execute", "sync", "max_allocation", "memory_limit", "is_cpu")
+        for name in ("empty_array", "upload", "execute", "sync", "max_allocation", "is_cpu", "vector_width")
     }, download=wrong)  # fmt: skip
     (found,) = devices.measured("matmul", broken, NAME, SMALL)
     assert found["note"].startswith("FAILED: AssertionError: matmul 64 x 64, float32: value is off")

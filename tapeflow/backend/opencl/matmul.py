@@ -76,9 +76,11 @@ def gpu_tile(limit: int, local_memory: int, itemsize: int) -> GpuTile:
 
 
 def has_fma(device: Device) -> bool:
-    """Whether fma is an instruction. Implementations for CPUs do not tell; there it is this process's own CPU."""
+    """Whether fma is an instruction. Implementations for CPUs do not tell; there it is this process's own CPU, and a
+    driver that makes no vectors (llvmpipe) computes it step by step."""
     if device.kind == "cpu":
-        return ISA_LEVEL in ("v3", "v4") or platform.machine() in ("arm64", "aarch64")
+        fast = ISA_LEVEL in ("v3", "v4") or platform.machine() in ("arm64", "aarch64")
+        return fast and device.vector_width >= 4
     return bool(device.info.handle.single_fp_config & device.cl.device_fp_config.FMA)
 
 
