@@ -93,7 +93,7 @@ def test_the_script_writes_a_report(tmp_path):
         "--device",
         "opencl:intel",
         "--only",
-        "facts,self_test,transfers",
+        "facts,transfers",
         "--minutes",
         "1",
     ]
@@ -102,7 +102,5 @@ def test_the_script_writes_a_report(tmp_path):
     text, _, data = out.read_text(encoding="utf-8").partition("```json\n")
     found = json.loads(data.removesuffix("```\n"))
     (device,) = found["devices"]
-    assert [f["section"] for f in device["findings"]][:3] == ["facts", "self test", "transfers"] and found["meta"][
-        "date"
-    ]
+    assert [f["section"] for f in device["findings"]] == ["facts", "transfers"] and found["meta"]["date"]
     assert "0 sections failed" in text and "one number there and back" in text and "extensions:" in text
