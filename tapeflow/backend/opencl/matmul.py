@@ -223,9 +223,11 @@ def _on_cpu(device: Device, tile: CpuTile, batch: Batch, out: Array, at: int) ->
         a_where = (0, batch.inner, *steps, k * tile.rows, 1, tile.rows)
     work = tile.rows * tile.columns * k
     tiles = max(1, min(WORK // max(1, work), rows * panels * batch.products // (4 * device.compute_units)))
+    items = -(-rows // tiles)
+    tiles = -(-rows // items)  # as even as they can be
     kernel = device.kernel(source("matmul.cl"), "product", options, _argtypes("cpu"))
     device.launch(
-        kernel, (-(-rows // tiles), panels, batch.products), (1, 1, 1),
+        kernel, (items, panels, batch.products), (1, 1, 1),
         a, *a_where, b, *b_where, out.memory, at, m, n, k, tiles,
     )  # fmt: skip
 
