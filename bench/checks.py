@@ -22,6 +22,7 @@ Verdict = tuple[str, str]  # what is wrong, what was looked at
 STEPS = 20
 LOSSES = 1e-4  # relative, of the losses of STEPS steps in float32
 MEGABYTES = 64
+BOUND = ("tapeflow-replays", "tapeflow-replayed")  # contenders whose plans are bound to memory of the host
 
 
 def facts(device: Any, name: str, seconds: float) -> Verdict:
@@ -91,7 +92,7 @@ def programs(device: Any, name: str, seconds: float) -> Verdict:
     wrong, done, left, narrow = [], 0, 0, 0
     with tp.default_device(name):
         for w in ALL.values():
-            for contender in [c for c in w.peers if c.startswith("tapeflow")]:
+            for contender in [c for c in w.peers if c.startswith("tapeflow") and c not in BOUND]:
                 if w.dtype == "float64" and not device.fp64:
                     narrow += 1
                 elif time.perf_counter() > end:
@@ -207,11 +208,14 @@ CHECKS: dict[str, Callable[[Any, str, float], Verdict]] = {
 
 
 def checked(check: str, device: Any, name: str, seconds: float) -> Verdict:
-    """The verdict of a check; what it raises is one, too."""
-    looked = [""]
+    """The verdict of a check; what it raises is one, too, and that nothing ran on the device."""
+    looked, before = [""], device.launches
 
     def run() -> str:
         wrong, looked[0] = CHECKS[check](device, name, seconds)
         return wrong
 
-    return _attempt(run), looked[0]
+    wrong, launches = _attempt(run), device.launches - before
+    if not wrong and not launches and check != facts.__name__:
+        wrong = "nothing ran on the device"
+    return wrong, f"{looked[0]}; {launches:,} launches" if launches else looked[0]

@@ -288,50 +288,61 @@ def eager(device: Any, name: str, effort: Effort) -> Iterator[Row]:
 
 
 def training(device: Any, name: str, effort: Effort) -> Iterator[Row]:
-    """A frozen step of W3, its loss read, beside TinyJit of tinygrad on the same device."""
+    """A frozen step of W3, its loss read, beside TinyJit of tinygrad on the same device: the parameters on the device,
+    and on the host, where each step writes them."""
     w = ALL["W3"]
     size = w.small if effort.small else w.size
-    arrays = w.arrays(size)
-    what = "W3: a step of training, frozen, its loss read"
-    step = _training_step(w, size, arrays, name)
-    error, wrong, _, _ = harness.gate(w, size, step)
-    if wrong:
-        raise AssertionError(f"{what}: {wrong} ({error:.1e})")
+    ways = {}
+    for where, step in (("device", _step_there(w, size, name)), ("host", _step_from_here(w, size, name))):
+        before = device.launches
+        error, wrong, _, _ = harness.gate(w, size, step)
+        if wrong or device.launches == before:
+            raise AssertionError(f"parameters on the {where}: {wrong or 'nothing ran on the device'} ({error:.1e})")
+        ways[f"W3: a step of training, frozen, its loss read, parameters on the {where}"] = _loss_of(step)
     try:
         theirs = rivals.TinyStep(device, effort.small)
     except rivals.Absent as why:
-        yield row(what, in_blocks({OURS: lambda: float(step()[0])}, effort)[OURS])
-        yield missing(what, "tinygrad", f"absent: {why}")
+        for what, step in ways.items():
+            yield row(what, in_blocks({OURS: step}, effort)[OURS])
+        yield missing("W3", "tinygrad", f"absent: {why}")
         return
     with contextlib.closing(theirs):
-        ours, others = [], []
-        number, their_number = (
-            max(1, round(effort.target / max(seconds, 1e-6)))
-            for seconds in (harness.sample(lambda: float(step()[0]), 5), [theirs.sample(n) for n in (5, 5)][-1])
-        )
+        numbers = {what: _number(harness.sample(step, 5), effort) for what, step in ways.items()}
+        theirs.sample(5)  # TinyJit records
+        their_number = _number(theirs.sample(5), effort)
+        samples: dict[str, list[float]] = {what: [] for what in ways}
+        others = []
         for _ in range(effort.rounds):
-            ours.append(harness.settled(lambda: float(step()[0]), number, effort.target))
+            for what, step in ways.items():
+                samples[what].append(harness.settled(step, numbers[what], effort.target))
             time.sleep(harness.SETTLE if effort.target >= 0.01 else 0)
             others.append(theirs.sample(their_number))
-        yield judged(row(what, ours, f"tinygrad {theirs.version}", others, "in a process of its own"), 1.0)
+        for what in ways:
+            note = "tinygrad in a process of its own"
+            yield judged(row(what, samples[what], f"tinygrad {theirs.version}", others, note), 1.0)
 
 
-def _training_step(w: harness.Workload, size: dict, arrays: list, name: str) -> peers.Step:
-    """A step on the device, with the parameters there: [loss, *parameters], the parameters where they are."""
+def _number(seconds: float, effort: Effort) -> int:
+    """How many calls of so many seconds last about as long as a sample should."""
+    return max(1, round(effort.target / max(seconds, 1e-6)))
+
+
+def _loss_of(step: peers.Step) -> Callable[[], float]:
+    return lambda: float(step()[0])
+
+
+def _step_there(w: harness.Workload, size: dict, name: str) -> peers.Step:
+    """A step with parameters and data on the device."""
+    with tp.default_device(name):
+        return w.step(peers.tapeflow_frozen(tp.get_num_threads()), size)
+
+
+def _step_from_here(w: harness.Workload, size: dict, name: str) -> peers.Step:
+    """A step by `plan.to(name)`, the parameters tensors of the host."""
+    arrays = w.arrays(size)
     f = w.formula(peers.tapeflow(tp.get_num_threads()).ns, **size)
-    ps = [tp.tensor(a, requires_grad=True, device=name) for a in arrays[: w.leaves]]
-    cs = [tp.tensor(a, device=name) for a in arrays[w.leaves :]]
-
-    def update() -> Any:
-        loss = f(*ps, *cs)
-        loss.backward()
-        with tp.no_grad():
-            for p in ps:
-                p.assign_sub(w.lr * p.grad)
-                p.grad = None
-        return loss
-
-    plan = tp.freeze(update)
+    ps, update = peers._descent(tp, f, arrays[: w.leaves], arrays[w.leaves :], w.lr)
+    plan = tp.freeze(update).to(name)
     return lambda: [plan(), *ps]
 
 

@@ -21,6 +21,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 GROUPS = (64, 8, 1)  # limits of work-groups under which kernels are checked once more
 PRODUCTS = (256, 1024, 2048, 4096)
+ON_CPUS = (256, 512)
 LEAST = 20.0  # seconds that any section may take
 
 
@@ -45,7 +46,7 @@ SECTIONS = (
     Section("check", "losses", 0.15),
     Section("measure", "transfers", 0.1),
     Section("measure", "elementwise", 0.1),
-    Section("measure", "matmul", 0.15),
+    Section("measure", "matmul", 0.2),
     Section("measure", "launch", 0.1),
     Section("measure", "eager", 0.1),
     Section("measure", "training", 0.2),
@@ -77,7 +78,7 @@ def serve(name: str, numbers: Sequence[int], minutes: float) -> None:
 
     device = backend.open(name)
     scale = min(1.0, minutes / 5)
-    effort = devices.Effort(rounds=5 if scale < 1 else 7, target=9e-3, seconds=2 * scale)
+    effort = devices.Effort(rounds=5, target=9e-3, seconds=2 * scale)
     for number in numbers:
         section = SECTIONS[number]
         tell(begin=number)
@@ -86,7 +87,7 @@ def serve(name: str, numbers: Sequence[int], minutes: float) -> None:
             wrong, looked = checks.checked(section.name, device, name, 0.8 * seconds)
             tell(end=number, wrong=wrong, looked=looked)
             continue
-        sizes = {"sizes": PRODUCTS if not device.is_cpu else PRODUCTS[:2]} if section.name == "matmul" else {}
+        sizes = {"sizes": ON_CPUS if device.is_cpu else PRODUCTS} if section.name == "matmul" else {}
         for found in devices.measured(section.name, device, name, effort, **sizes):
             tell(row=found)
         tell(end=number, wrong="", looked="")

@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from tapeflow import ops
-from tapeflow.backend.opencl.fused import ASTYPE, Body, Step, run
+from tapeflow.backend.opencl.fused import ASTYPE, Body, Step, run_op
 from tapeflow.backend.opencl.table import implements
 
 
@@ -24,4 +24,4 @@ _entries = list(ops.TABLE.values())
 @implements(*ops.TABLE, "astype")
 def elementwise(device: Any, op: int, params: tuple[int, ...], ins: list[Any], out: Any) -> None:
     """out = op(ins), computed in out's dtype (a comparison: in the widest of theirs)."""
-    run(device, body(op, tuple([x.dtype for x in ins]), out.dtype), ins, (), (out,))
+    run_op(device, op, ins, out, body)

@@ -14,7 +14,7 @@ shape of a known structure compiles nothing.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
 from weakref import WeakKeyDictionary
@@ -306,12 +306,13 @@ class Fused:
 
 
 class _Kept:
-    """What is kept for a device: the latest groups, and geometries in its memory."""
+    """What is kept for a device: the latest groups, those of single ops by their operands, geometries in its memory."""
 
-    __slots__ = ("geometries", "groups")
+    __slots__ = ("geometries", "groups", "single")
 
     def __init__(self) -> None:
         self.groups: OrderedDict[Any, Fused] = OrderedDict()
+        self.single: dict[Any, Fused] = {}
         self.geometries: OrderedDict[tuple[int, ...], Any] = OrderedDict()
 
 
@@ -364,14 +365,30 @@ def strides_within(array: Array, shape: tuple[int, ...]) -> tuple[int, ...]:
     )
 
 
+def run_op(
+    device: Any, op: int, ins: Sequence[Array], out: Array, body: Callable[[int, tuple[int, ...], int], Body]
+) -> None:
+    """Compute one op; body(op, dtypes of ins, dtype of out) says how. What it has met before it enqueues at once."""
+    kept = _of(device)
+    key = (op, out.dtype, out.shape, *[x[2:] for x in ins])
+    found = kept.single.get(key)
+    if found is None:
+        if 0 in out.shape:
+            return
+        strides = tuple([strides_within(x, out.shape) for x in ins])
+        wanted = body(op, tuple([x.dtype for x in ins]), out.dtype)
+        found = fused(device, wanted, out.shape, strides)
+        if kept.groups.get((wanted, out.shape, strides)) is found:
+            if len(kept.single) >= KEPT:
+                kept.single.clear()
+            kept.single[key] = found
+    found(ins, (), (out,))
+
+
 def run(device: Any, body: Body, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> None:
     """Compute a body over the shape of its outputs, by as many kernels as it takes."""
     shape = outs[0].shape
     if 0 in shape:
-        return
-    if len(body.steps) == 1:
-        strides = tuple([strides_within(x, shape) for x in ins])
-        fused(device, body, shape, strides)(ins, constants, outs)
         return
     dtypes = body.dtypes()
     arrays = {**dict(enumerate(ins)), **dict(zip(body.outputs, outs, strict=True))}

@@ -75,6 +75,13 @@ class Notes:
         self.looked = False
 
 
+class Current(threading.local):
+    """What a thread is at: the op that it executes, for messages, and where its commands are noted, if they are."""
+
+    op = "device"
+    notes: Notes | None = None
+
+
 class Download:
     """Bytes on their way to the host. result() waits for them."""
 
@@ -115,7 +122,7 @@ class Device:
         self._lock = threading.RLock()
         self._uploads: deque[tuple[Any, Any]] = deque()
         self._uploading = 0
-        self._current = threading.local()
+        self._current = Current()
         try:
             self.context = cl.Context([info.handle])
             self.queue = cl.CommandQueue(self.context, info.handle)
@@ -406,7 +413,7 @@ class Device:
     @property
     def notes(self) -> Notes | None:
         """Where this thread's commands are noted, inside of `noting`."""
-        return getattr(self._current, "notes", None)
+        return self._current.notes
 
     @contextlib.contextmanager
     def noting(self) -> Iterator[Notes]:
@@ -480,7 +487,7 @@ class Device:
     @property
     def op(self) -> str:
         """The op that this thread executes, for messages."""
-        return getattr(self._current, "op", "device")
+        return self._current.op
 
     def execute(self, op: int, params: tuple[int, ...], ins: Sequence[Array], out: Array) -> None:
         """Compute one op into out, as the core does (tapeflow/core/execute.pxi)."""
