@@ -99,7 +99,7 @@ def programs(device: Any, name: str, seconds: float) -> Verdict:
                     left += 1
                 else:
                     done += 1
-                    row, _ = harness.admit(w, peers.load(w.needs(contender), 1), contender, w.small)
+                    row, _ = harness.admit(w, peers.load(w.needs(contender), tp.get_num_threads()), contender, w.small)
                     if row.status != "ok":
                         wrong.append(f"{w.name}, {contender}: {row.status}")
     looked = f"{done} programs" + (f", {narrow} need float64" if narrow else "")
@@ -110,7 +110,7 @@ def _losses(name: str, frozen: bool) -> list[float]:
     """Of STEPS steps of W3 on a device."""
     w = ALL["W3"]
     with tp.default_device(name):
-        peer = peers.load("tapeflow-frozen" if frozen else "tapeflow", 1)
+        peer = peers.load("tapeflow-frozen" if frozen else "tapeflow", tp.get_num_threads())
         assert isinstance(peer, peers.Peer), peer
         step = w.step(peer, w.size)
         return [float(step()[0]) for _ in range(STEPS)]
