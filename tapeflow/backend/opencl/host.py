@@ -369,6 +369,8 @@ class Device:
 
     def sizes(self, kernel: Kernel, global_size: Any, local_size: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """Global and local size as the driver gets them: local within the limits, global a multiple of it."""
+        if isinstance(global_size, tuple) and len(global_size) == 1:
+            (global_size,), (local_size,) = global_size, local_size
         if isinstance(global_size, int):  # nearly always; the rest is for any number of sides
             side = min(local_size, self._item_limits[0])
             while side > kernel.max_group:
