@@ -23,7 +23,7 @@ from tapeflow.backend.opencl.fused import Body, Step, run
 from tapeflow.backend.opencl.memory import Array
 from tapeflow.backend.opencl.table import implementation
 from tapeflow.errors import PlanError
-from tapeflow.plan.blocks import Layout
+from tapeflow.plan.arenas import ALWAYS, Life, pack
 from tapeflow.plan.grouping import ASTYPE, DO_GROUP, DO_SCALARS, Node, base_of, lives_of, schedule
 from tapeflow.plan.interpret import compare_grad, compare_look, is_followed, write_state
 from tapeflow.plan.ir import (
@@ -39,7 +39,8 @@ from tapeflow.plan.ir import (
     compute_dtype,
     contiguous,
 )
-from tapeflow.plan.schedule import place_arrays
+
+_SPECIAL = (GUARD, GRAD_GUARD, RANDOM, ACCUMULATE)  # they depend on more than values on the device
 
 
 class DevicePlan:
@@ -64,15 +65,15 @@ class DevicePlan:
         self._nodes, self._views = schedule(ir, "fuse" in plan.passes, rows=False)
         self._arrays: dict[int, Array] = {}
         self._sent: dict[int, Tensor] = {}  # captured tensors as they were when they were sent
-        self._special: dict[int, Callable[[Instr], None]] = {  # what depends on more than values on the device
-            GUARD: self._guard,
-            GRAD_GUARD: partial(compare_grad, ir),
-            RANDOM: self._random,
-            ACCUMULATE: self._accumulate,
-        }
         self._place()
-        self._commands: list[Any] = []  # lists of commands to be given again, and functions to be called
-        self._numbers: list[tuple[int, int]] = []  # of each stretch of draws its seed and first draw, in a run
+        self._captured = {  # the numbers of captured tensors that runs read
+            id(t): k for k, t in ir.objects.items() if ir.values[k].kind == TENSOR and k in self._arrays
+        }
+        # What a run does: lists of commands to be given again, functions to be called, and instructions that depend on
+        # more than values on the device. Nothing in it has this plan, whose memory goes when the plan does.
+        self._commands: list[Any] = []
+        self._numbers = [(0, 0)] * len(ir.generators)  # of each stretch of draws its seed and first draw, in a run
+        device.prepare(self._surveyed())
 
     # ---- where values are
 
@@ -89,23 +90,20 @@ class DevicePlan:
             for instr in node.instrs
             if node.kind in (DO_GROUP, DO_SCALARS) and instr.out not in outside
         }
-        layout = Layout({}, {}, set(), [], [], {})
-        own = {k: at for k, at in made.items() if k not in inner and k not in kept}
-        place_arrays(ir, layout, own, last, {})
-        if layout.arena_bytes <= device.max_allocation:
-            arena = device.alloc(max(layout.arena_bytes, 1), "plan")
-            for k, offset in layout.offsets.items():
-                value = ir.values[k]
-                strides = contiguous(value.shape, ITEMSIZE[value.dtype])
-                self._arrays[k] = Array(arena, offset, value.dtype, value.shape, strides)
-        else:
-            for k in layout.offsets:
-                self._arrays[k] = device.empty_array(ir.values[k].dtype, ir.values[k].shape, "plan")
-        sources = [k for k in {k for i in ir.instrs for k in i.ins} if k not in self._views and k not in made]
-        for k in {*sources, *ir.inputs, *kept}:
+        sources = {k for i in ir.instrs for k in i.ins if k not in self._views and k not in made}
+        stay = {*sources, *ir.inputs, *kept}
+        lives = [Life(k, ir.values[k].nbytes, *ALWAYS) for k in sorted(stay)]
+        lives += [
+            Life(k, ir.values[k].nbytes, at, last.get(k, at))
+            for k, at in made.items()
+            if k not in inner and k not in stay
+        ]
+        places = pack(lives, device.max_allocation)
+        pieces = [device.alloc(nbytes, "plan") for nbytes in places.pieces]
+        for k, (piece, offset) in places.of.items():
             value = ir.values[k]
-            if k not in self._arrays:
-                self._arrays[k] = device.empty_array(value.dtype, value.shape, "plan")
+            strides = contiguous(value.shape, ITEMSIZE[value.dtype])
+            self._arrays[k] = Array(pieces[piece], offset, value.dtype, value.shape, strides)
             if value.kind == CONST:
                 device.upload(self._arrays[k], _host(ir.objects[k]))
         for k, view in self._views.items():
@@ -161,10 +159,12 @@ class DevicePlan:
         self._numbers = self._draws()
         if self._commands:
             for commands in self._commands:
-                if callable(commands):
-                    commands()
-                else:
+                if type(commands) is list:
                     device.again(commands)
+                elif type(commands) is Instr:
+                    self._special(commands)
+                else:
+                    commands()
         else:
             self._first_run()
         wanted = dict.fromkeys([*ir.outputs, *[k for _, k in ir.states], *[k for _, k in ir.grads if k is not None]])
@@ -205,18 +205,22 @@ class DevicePlan:
         return found
 
     def _commit(self, found: dict[int, np.ndarray[Any, Any]]) -> None:
+        """Write what the run has computed, on the device first, where a write may fail."""
         ir, device = self._ir, self._device
-        numbers = {id(t): k for k, t in ir.objects.items() if ir.values[k].kind == TENSOR}
+        written = [(t, _core.from_numpy(found[k], True, "plan")) for t, k in ir.states]
+        grads = [(t, None if k is None else _core.from_numpy(found[k], True, "plan")) for t, k in ir.grads]
+        captured = [(t, k, self._captured[id(t)]) for t, k in ir.states if id(t) in self._captured]
+        for _, k, at in captured:  # what it is then is on the device already
+            self._sent.pop(at, None)
+            device.copy(self._arrays[k], self._arrays[at])
         for (generator, *_, draws), (seed, first) in zip(ir.generators, self._numbers, strict=True):
             generator._write(seed, (first + draws) % 2**64)
-        for t, k in ir.states:
-            write_state(t, _core.from_numpy(found[k], True, "plan"))
-            captured = numbers.get(id(t))
-            if captured in self._arrays and captured is not None:  # what it is now is on the device already
-                device.copy(self._arrays[k], self._arrays[captured])
-                self._sent[captured] = t.detach()
-        for t, grad in ir.grads:
-            _core.give_grad(t, None if grad is None else _core.from_numpy(found[grad], True, "plan"))
+        for t, value in written:
+            write_state(t, value)
+        for t, grad in grads:
+            _core.give_grad(t, grad)
+        for t, _, at in captured:
+            self._sent[at] = t.detach()
 
     # ---- nodes
 
@@ -224,10 +228,14 @@ class DevicePlan:
         """Compute, and note for each node what to do the next time."""
         commands: list[Any] = []
         for node in self._nodes:
+            if node.instrs[0].op in _SPECIAL:
+                self._special(node.instrs[0])
+                commands.append(node.instrs[0])
+                continue
             compute = self._computation(node)
             with self._device.noting() as notes:
                 compute()
-            if node.instrs[0].op in self._special or notes.looked:
+            if notes.looked:
                 commands.append(compute)
             elif commands and type(commands[-1]) is list:
                 commands[-1] += notes.commands
@@ -239,10 +247,25 @@ class DevicePlan:
         instr = node.instrs[0]
         if node.kind in (DO_GROUP, DO_SCALARS):
             return self._group(node)
-        if instr.op in self._special:
-            return partial(self._special[instr.op], instr)
         ins = [self._arrays[k] for k in instr.ins]
-        return lambda: self._device.execute(instr.op, instr.params, ins, self._arrays[instr.out])
+        return partial(self._device.execute, instr.op, instr.params, ins, self._arrays[instr.out])
+
+    def _surveyed(self) -> list[Callable[[], None]]:
+        """Of each node what it computes, as far as it is kernels."""
+        found: list[Callable[[], None]] = []
+        for node in self._nodes:
+            instr = node.instrs[0]
+            if instr.op == ACCUMULATE:
+                g, out = self._arrays[instr.ins[1]], self._arrays[instr.out]
+                befores = [None, *([self._arrays[instr.ins[0]]] if instr.ins[0] in self._arrays else [])]
+                found += [
+                    partial(self._device.execute, ACCUMULATE, instr.params, [before, g], out) for before in befores
+                ]
+            elif instr.op == RANDOM:
+                found.append(partial(self._random, instr))
+            elif instr.op not in _SPECIAL:
+                found.append(self._computation(node))
+        return found
 
     def _group(self, node: Node) -> Callable[[], None]:
         ir = self._ir
@@ -261,7 +284,17 @@ class DevicePlan:
         dtypes = tuple([ir.values[k].dtype for k in inputs])
         body = Body(dtypes, (), tuple(steps), tuple([number[k] for k in written]))
         ins, outs = [self._arrays[k] for k in inputs], [self._arrays[k] for k in written]
-        return lambda: run(self._device, body, ins, (), outs) if outs else None
+        return partial(run, self._device, body, ins, (), outs) if outs else lambda: None
+
+    def _special(self, instr: Instr) -> None:
+        if instr.op == GUARD:
+            self._guard(instr)
+        elif instr.op == GRAD_GUARD:
+            compare_grad(self._ir, instr)
+        elif instr.op == RANDOM:
+            self._random(instr)
+        else:
+            self._accumulate(instr)
 
     def _guard(self, instr: Instr) -> None:
         seen = self._device.download(self._arrays[instr.ins[0]])

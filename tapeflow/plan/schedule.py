@@ -181,7 +181,7 @@ def place_arrays(
             continue
         while taken_over is not None and now < at:
             for gone in ending.pop(now, ()):
-                _give_back(holes, (layout.offsets[gone], size_of[gone]))
+                give_back(holes, (layout.offsets[gone], size_of[gone]))
             now += 1
         size = max(-(-values[k].nbytes // ALIGN) * ALIGN, ALIGN)
         operand = taken_over.get(k) if taken_over is not None else None
@@ -207,7 +207,7 @@ def place_arrays(
     layout.arena_bytes = top
 
 
-def _give_back(holes: list[tuple[int, int]], hole: tuple[int, int]) -> None:
+def give_back(holes: list[tuple[int, int]], hole: tuple[int, int]) -> None:
     """Insert a hole and join it with its neighbours."""
     offset, size = hole
     i = 0

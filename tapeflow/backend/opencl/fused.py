@@ -345,7 +345,10 @@ def fused(device: Any, body: Body, shape: tuple[int, ...], strides: tuple[tuple[
     key = (body, shape, strides)
     found = kept.get(key)
     if found is None:
-        found = kept[key] = Fused(device, body, shape, strides)
+        found = Fused(device, body, shape, strides)
+        if device.is_surveyed:
+            return found
+        kept[key] = found
         if len(kept) > KEPT:
             kept.popitem(last=False)
     return found

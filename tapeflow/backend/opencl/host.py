@@ -9,13 +9,14 @@ import os
 import threading
 import weakref
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
 from tapeflow.backend.opencl import faults, loader
 from tapeflow.backend.opencl.discovery import DeviceInfo
+from tapeflow.backend.opencl.expansion import Wanted
 from tapeflow.backend.opencl.memory import Array, Memory, Pool, contiguous_strides
 from tapeflow.backend.opencl.programs import Kernel, Programs
 from tapeflow.backend.opencl.table import implementation, load
@@ -80,6 +81,29 @@ class Current(threading.local):
 
     op = "device"
     notes: Notes | None = None
+
+
+class Survey(Notes):
+    """Notes of which kernels would be needed, where nothing is computed."""
+
+    __slots__ = ("kernels",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kernels: list[Wanted] = []
+
+
+class Unknown(Exception):
+    """What comes next depends on what the device would compute, and a survey does not."""
+
+
+class Unbuilt:
+    """A kernel as a survey sees it."""
+
+    __slots__ = ("max_group",)
+
+    def __init__(self, max_group: int) -> None:
+        self.max_group = max_group
 
 
 class Download:
@@ -245,8 +269,11 @@ class Device:
         """Start a download. Several may be under way, while the host does other things."""
         if self.lost:
             raise self.gone()
-        if self.notes is not None:
-            self.notes.looked = True
+        notes = self.notes
+        if notes is not None:
+            notes.looked = True
+            if type(notes) is Survey:
+                raise Unknown
         low, high = array.span()
         if high - low > 4 * array.nbytes + (1 << 16) and IDENTITY in load():
             packed = self.empty_array(array.dtype, array.shape, "download")
@@ -275,7 +302,7 @@ class Device:
         if here is not there or not source.is_contiguous:
             there.upload(target, here.download(source), owned=True)
             return
-        if not source.nbytes:
+        if not source.nbytes or self.is_surveyed:
             return
         if self.notes is not None:
             self.notes.commands.append(functools.partial(self.copy, source, target))
@@ -302,6 +329,8 @@ class Device:
             raise self.gone()
         if not array.is_contiguous:
             raise ShapeError("[fill] expected a contiguous array.")
+        if self.is_surveyed:
+            return
         if self.notes is not None:
             self.notes.commands.append(functools.partial(self.fill, array, value))
         if array.nbytes:
@@ -345,6 +374,11 @@ class Device:
         the rest."""
         if self.lost:
             raise self.gone()
+        notes = self.notes
+        if type(notes) is Survey:
+            notes.kernels.append(Wanted(source, name, options, argtypes))
+            unbuilt: Any = Unbuilt(self.programs.usual_group)
+            return self.programs.known(source, name, options) or unbuilt
         return self.programs.kernel(source, name, options, argtypes)
 
     def local(self, nbytes: int) -> Any:
@@ -383,10 +417,12 @@ class Device:
         """Enqueue a kernel. Sizes: an integer or a tuple of up to three. args: Memory or buffers, numbers, local()."""
         if self.lost:
             raise self.gone()
+        notes = self.notes
+        if type(notes) is Survey:
+            return
         whole, local = self.sizes(kernel, global_size, local_size)
         if 0 in whole:
             return
-        notes = self.notes
         if notes is not None:
             bound = self.bind(kernel, global_size, local_size, *args)
             notes.commands.append(bound)
@@ -423,6 +459,29 @@ class Device:
         before, self._current.notes = self.notes, Notes()
         try:
             yield self._current.notes
+        finally:
+            self._current.notes = before
+
+    @property
+    def is_surveyed(self) -> bool:
+        """Whether this thread asks for nothing but names of kernels."""
+        return type(self.notes) is Survey
+
+    def prepare(self, computations: Sequence[Callable[[], None]]) -> None:
+        """Build what these computations need, as one program; a second one where kernels turn out to take smaller
+        work-groups than others, and ops choose other ones then."""
+        if self.programs.prepare(self._needed(computations)):
+            self.programs.prepare(self._needed(computations))
+
+    def _needed(self, computations: Iterable[Callable[[], None]]) -> list[Wanted]:
+        """The kernels that they would launch, as far as that can be told without computing."""
+        before, self._current.notes = self.notes, Survey()
+        try:
+            for compute in computations:
+                with contextlib.suppress(Unknown, TapeflowError):  # a fault is told by the run, in its turn
+                    compute()
+            found: list[Wanted] = self._current.notes.kernels
+            return found
         finally:
             self._current.notes = before
 

@@ -25,7 +25,7 @@ HEADERS = (
 )  # fmt: skip
 
 _WORD = re.compile(r"[A-Za-z_]\w*")
-_COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
+COMMENT = re.compile(r"/\*.*?\*/|//[^\n]*", re.S)
 _DEFINE = re.compile(r"#\s*define\s+(\w+)(\([^)]*\))?\s*(.*)", re.S)
 _RESERVED = re.compile(r"\b(?:half|kernel|global|local|constant|private)\b")  # names in C, words of OpenCL C
 _LINKAGE = re.compile(r"^(?:TPF_INLINE|TPF_NOINLINE|static|inline)\s+")
@@ -86,20 +86,20 @@ class Library:
         word = _WORD.match(text, at)
         macro = self.macros.get(word[0]) if word else None
         if word and macro and macro.parameters is not None and text[word.end() : word.end() + 1] == "(":
-            end = _closing(text, word.end())
+            end = closing(text, word.end())
             self._add(_expanded(macro, text[word.end() + 1 : end]).split("\n"))
             return end + 1
         brace, semicolon = text.find("{", at), text.find(";", at)
         is_function = 0 <= brace < semicolon and "=" not in text[at:brace] and "(" in text[at:brace]
         if is_function:
-            end = _closing(text, brace) + 1
+            end = closing(text, brace) + 1
             head = text[at:brace]
             names = _WORD.findall(head[: head.index("(")])[-1:]
         else:
             if 0 <= brace < semicolon:
-                semicolon = text.index(";", _closing(text, brace))
+                semicolon = text.index(";", closing(text, brace))
             end = semicolon + 1
-            names = _declared(text[at:end])
+            names = declared(text[at:end])
         definition = text[at:end]
         while _LINKAGE.match(definition):
             definition = _LINKAGE.sub("", definition)
@@ -142,7 +142,7 @@ def _end_of_line(text: str, at: int) -> int:
         at = end + 1
 
 
-def _closing(text: str, at: int) -> int:
+def closing(text: str, at: int) -> int:
     """Where the bracket at `at` is closed."""
     opening, level = text[at], 0
     closing = {"(": ")", "{": "}"}[opening]
@@ -153,7 +153,7 @@ def _closing(text: str, at: int) -> int:
     raise ValueError(f"the {opening} in {text[at : at + 40]!r} is never closed")
 
 
-def _declared(text: str) -> list[str]:
+def declared(text: str) -> list[str]:
     """The names of a typedef, a table or an enum."""
     if text.startswith("enum"):
         return _WORD.findall(text)[1:]
@@ -183,7 +183,7 @@ def _split(arguments: str) -> list[str]:
 
 def _lines(text: str, macros: dict[str, Macro]) -> Iterator[str]:
     """The lines that conditionals leave, without comments; a directive is one line."""
-    text = _COMMENT.sub(lambda match: " " + "\n" * match[0].count("\n"), text)
+    text = COMMENT.sub(lambda match: " " + "\n" * match[0].count("\n"), text)
     values = dict(macros)
     taken = [True]  # whether the branch of each conditional around is the one, and all those further out
     done = [True]  # whether one of its branches has been
@@ -191,11 +191,11 @@ def _lines(text: str, macros: dict[str, Macro]) -> Iterator[str]:
         directive = re.match(r"\s*#\s*(\w+)\s*(.*)", line, re.S)
         word, rest = (directive[1], directive[2]) if directive else ("", "")
         if word in ("if", "ifdef", "ifndef"):
-            holds = (rest.strip() in values) == (word == "ifdef") if word != "if" else _holds(rest, values)
+            holds = (rest.strip() in values) == (word == "ifdef") if word != "if" else is_true(rest, values)
             taken.append(taken[-1] and holds)
             done.append(holds)
         elif word in ("elif", "else"):
-            holds = not done[-1] and (word == "else" or _holds(rest, values))
+            holds = not done[-1] and (word == "else" or is_true(rest, values))
             taken[-1] = taken[-2] and holds
             done[-1] = done[-1] or holds
         elif word == "endif":
@@ -209,12 +209,13 @@ def _lines(text: str, macros: dict[str, Macro]) -> Iterator[str]:
                 yield line.rstrip()
 
 
-def _holds(condition: str, values: dict[str, Macro]) -> bool:
-    """The value of a condition over `defined(...)` and whole numbers."""
+def is_true(condition: str, values: dict[str, Macro]) -> bool:
+    """The value of a condition over `defined(...)` and whole numbers, none of them negative."""
     text = re.sub(r"defined\s*\(?\s*(\w+)\s*\)?", lambda match: str(int(match[1] in values)), condition)
     text = _WORD.sub(lambda match: values[match[0]].body.strip() or "0" if match[0] in values else "0", text)
     text = text.replace("&&", " and ").replace("||", " or ").replace("!", " not ").replace(" not =", "!=")
-    if not re.fullmatch(r"[\d\s()<>=!]*(?:(?:and|or|not)[\d\s()<>=!]*)*", text):
+    text = text.replace("/", "//")
+    if not re.fullmatch(r"[\d\s()<>=!*/+-]*(?:(?:and|or|not)[\d\s()<>=!*/+-]*)*", text):
         raise ValueError(f"the condition {condition!r} cannot be decided")
     return bool(eval(text))
 
