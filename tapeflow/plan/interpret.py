@@ -241,7 +241,7 @@ def compare_look(ir: IR, instr: Instr, seen: bytes, dtype: Any) -> None:
         was, now = (np.frombuffer(b, dtype)[0] for b in (instr.extra, seen))
         raise GuardFailed(
             f"[plan] Python looked at a value in {line_of(ir, instr)}: it was {was} when the plan was recorded and "
-            f"is {now} now."
+            f"is {now} now. Freeze it for this case, or use tp.function, which keeps both."
         )
 
 
@@ -251,7 +251,8 @@ def compare_grad(ir: IR, instr: Instr) -> None:
     if (t.grad is not None) != seen:
         raise GuardFailed(
             f"[plan] the .grad of a captured tensor was {'there' if seen else 'empty'} when the plan was "
-            f"recorded and is not now ({line_of(ir, instr)})."
+            f"recorded and is not now ({line_of(ir, instr)}). Freeze it for this case, or use tp.function, which "
+            "keeps both."
         )
 
 
