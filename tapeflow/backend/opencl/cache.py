@@ -3,6 +3,9 @@
 A file is a head (magic, key, length, checksum) and a body. One that is damaged, cut short, of another key or half
 written by somebody is as good as none; it is replaced as a whole. Nothing here raises: without a folder to write to,
 there is nothing to read either.
+
+All files together have a limit; those go first whose last use is longest ago. Processes do not wait for each other:
+what one of them deletes another one makes anew.
 """
 
 from __future__ import annotations
@@ -11,14 +14,22 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import struct
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 MAGIC = b"tapeflow\x00\x01\r\n"  # the end shows whether line ends were converted
 HEAD = struct.Struct("<12s32sQ32s")
+UNFINISHED = "unfinished-"  # what names of files begin with until they are whole
+ABANDONED = 3600.0  # seconds after which a file that somebody was writing has nobody who does
+
+limit = 256 << 20  # bytes; an opened device sets it to TAPEFLOW_CACHE_LIMIT, in MiB
+_NAME = re.compile("[0-9a-f]{64}")
+_room: dict[Path, int] = {}  # bytes that may be written in a folder before its files are looked through
 
 
 def folder() -> Path:
@@ -47,8 +58,10 @@ def path_of(kind: str, key: bytes) -> Path:
 
 def read(kind: str, key: bytes) -> bytes | None:
     """The body stored under the key, if all of it is there."""
+    path = path_of(kind, key)
     try:
-        data = path_of(kind, key).read_bytes()
+        data = path.read_bytes()
+        os.utime(path)  # its last use
     except OSError:
         return None
     if len(data) < HEAD.size:
@@ -61,7 +74,56 @@ def read(kind: str, key: bytes) -> bytes | None:
 
 def write(kind: str, key: bytes, body: bytes) -> bool:
     """Store the body under the key, in one step for whoever reads; False where that cannot be."""
-    return write_file(path_of(kind, key), HEAD.pack(MAGIC, key, len(body), hashlib.sha256(body).digest()) + body)
+    data = HEAD.pack(MAGIC, key, len(body), hashlib.sha256(body).digest()) + body
+    if not write_file(path_of(kind, key), data):
+        return False
+    home = folder()
+    _room[home] = _room.get(home, 0) - len(data)
+    if _room[home] < 0:
+        _room[home] = max(limit - trim(home, limit), 0) // 4  # others write, too
+    return True
+
+
+def trim(home: Path, most: int) -> int:
+    """Delete the files whose last use is longest ago, until those left have at most so many bytes, and a quarter less
+    where they had more; how many they have."""
+    files = sorted(_files(home))
+    total = sum(size for _, size, _ in files)
+    if total <= most:
+        return total
+    for _, size, path in files:
+        if total <= most * 3 // 4:
+            break
+        with contextlib.suppress(OSError):
+            path.unlink()
+        total -= size
+    return total
+
+
+def _files(home: Path) -> list[tuple[float, int, Path]]:
+    """Of each file that `write` has made: its last use, bytes, path. What was never finished is deleted."""
+    found: list[tuple[float, int, Path]] = []
+    for kind in _entries(home):
+        for entry in _entries(kind.path):
+            try:
+                known = entry.stat(follow_symlinks=False)
+                if not entry.is_file(follow_symlinks=False):
+                    continue
+                if _NAME.fullmatch(entry.name):
+                    found.append((known.st_mtime, known.st_size, Path(entry.path)))
+                elif entry.name.startswith(UNFINISHED) and known.st_mtime < time.time() - ABANDONED:
+                    os.unlink(entry.path)
+            except OSError:
+                pass  # somebody else has deleted it
+    return found
+
+
+def _entries(place: Any) -> list[os.DirEntry[str]]:
+    try:
+        with os.scandir(place) as entries:
+            return list(entries)
+    except OSError:
+        return []
 
 
 def write_file(path: Path, data: bytes) -> bool:
@@ -69,7 +131,7 @@ def write_file(path: Path, data: bytes) -> bool:
     name = None
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=UNFINISHED)
         with os.fdopen(handle, "wb") as file:
             file.write(data)
         os.replace(name, path)

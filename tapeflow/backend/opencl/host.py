@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow.backend.opencl import faults, loader
+from tapeflow.backend.opencl import cache, faults, loader
 from tapeflow.backend.opencl.discovery import DeviceInfo
 from tapeflow.backend.opencl.expansion import Wanted
 from tapeflow.backend.opencl.memory import Array, Memory, Pool, contiguous_strides
@@ -160,6 +160,7 @@ class Device:
         self.build_options = ("-cl-std=CL1.2", *(["-cl-fp32-correctly-rounded-divide-sqrt"] if rounds else []))
         exact = os.environ.get("TAPEFLOW_OPENCL_EXACT") == "1"
         limit = int(info.memory_bytes * SHARE[info.kind])
+        cache.limit = environment_number("TAPEFLOW_CACHE_LIMIT", 256) << 20
         self.pool = Pool(self, self._create_buffer, limit, info.max_allocation, exact)
         self.programs = Programs(self)
         _devices.add(self)
