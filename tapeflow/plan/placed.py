@@ -10,18 +10,24 @@ were.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 
 from tapeflow import _core
 from tapeflow._core import Tensor
+from tapeflow._roofline import Machine
+from tapeflow.backend.opencl.timed import Timed, machine
 from tapeflow.errors import PlanError
+from tapeflow.plan.grouping import Node
 from tapeflow.plan.hosted import compute, split
 from tapeflow.plan.interpret import compare_grad, compare_look, is_followed, write_state
 from tapeflow.plan.ir import DTYPES, GRAD_GUARD, GUARD, RANDOM, Instr
 from tapeflow.plan.placing import SPECIAL, Placing
+from tapeflow.plan.steps import check_repeats, steps_of
+from tapeflow.profiling import Profile, Step, replayed
 
 
 class DevicePlan:
@@ -61,6 +67,13 @@ class DevicePlan:
         return count
 
     @property
+    def moved(self) -> int:
+        """Bytes that the steps of a run read and write."""
+        nodes = self._placing.nodes
+        steps = steps_of(self._ir, nodes, self._placing.stored, [0.0] * len(nodes))
+        return sum(step.nbytes for step in steps)
+
+    @property
     def nbytes(self) -> int:
         """Bytes of the device's memory: of constants, captured tensors, arguments, results and what lies between."""
         return self._placing.nbytes
@@ -76,7 +89,29 @@ class DevicePlan:
         self.plan._check_flags()
         with _core.get_state_lock():  # also where nothing is written: arguments have one place on the device
             self._ir.check_aliases(inputs, "plan")
-            return self.plan._result(self._run(inputs))
+            return self.plan._result(replayed(self, lambda: self._run(inputs)))
+
+    def profile(self, *args: Any, repeats: int = 10, **kwargs: Any) -> Profile:
+        """Where a run with these arguments spends the device's time, as `Plan.profile` tells it of the cpu.
+
+        Of each step the least of some runs, which change nothing: by the device's own clock, without what lies between
+        kernels, or by the host's where a driver has none. Bounds are those of the device, measured when one is first
+        asked for.
+        """
+        check_repeats(repeats)
+        inputs = self.plan._bound(args, kwargs)
+        self.plan.check(inputs)
+        self.plan._check_flags()
+        nodes = self._placing.nodes
+        with _core.get_state_lock():
+            self._send(inputs)
+            self._numbers = self._draws()
+            self._device.sync()
+            timed = Timed(self._device)
+            steps = [self._step(node, timed) for node in nodes]
+            runs = [[timed.seconds(step) for step in steps] for _ in range(repeats)]
+        found = steps_of(self._ir, nodes, self._placing.stored, [min(times) for times in zip(*runs, strict=True)])
+        return DeviceProfile(self._device, found, f"{self.name} on {self.device}")
 
     def explain(self) -> str:
         """Of the plan, and where it runs."""
@@ -101,7 +136,7 @@ class DevicePlan:
                 if type(commands) is list:
                     device.again(commands)
                 elif type(commands) is Instr:
-                    self._special(commands)
+                    self._special(commands, device)
                 else:
                     commands()
         else:
@@ -109,6 +144,12 @@ class DevicePlan:
         outputs, states, grads = self._fetch(dict(zip(ir.inputs, inputs, strict=True)))
         self._commit(states, grads)
         return outputs
+
+    def _step(self, node: Node, device: Any) -> Callable[[], None]:
+        """What computes a node, on the plan's device or who stands in for it."""
+        if node.instrs[0].op in SPECIAL:
+            return partial(self._special, node.instrs[0], device)
+        return self._placing.computation(node, device)
 
     # ---- what goes to the device and comes back
 
@@ -192,10 +233,10 @@ class DevicePlan:
         commands: list[Any] = []
         for node in self._placing.nodes:
             if node.instrs[0].op in SPECIAL:
-                self._special(node.instrs[0])
+                self._special(node.instrs[0], self._device)
                 commands.append(node.instrs[0])
                 continue
-            compute = self._placing.computation(node)
+            compute = self._placing.computation(node, self._device)
             with self._device.noting() as notes:
                 compute()
             if notes.looked:
@@ -206,25 +247,38 @@ class DevicePlan:
                 commands.append(list(notes.commands))
         self._commands = commands
 
-    def _special(self, instr: Instr) -> None:
+    def _special(self, instr: Instr, device: Any) -> None:
         if instr.op == GUARD:
             self._guard(instr)
         elif instr.op == GRAD_GUARD:
             compare_grad(self._ir, instr)
         elif instr.op == RANDOM:
-            self._placing.random(instr, *self._numbers[instr.params[1]])()
+            self._placing.random(instr, *self._numbers[instr.params[1]], device)()
         else:
             held, before = self._ir.objects[instr.ins[0]].grad, None
             if held is not None:
                 before = self._arrays[instr.ins[0]]
-                self._device.upload(before, _host(held))
-            self._placing.accumulate(instr, before)()
+                device.upload(before, _host(held))
+            self._placing.accumulate(instr, before, device)()
 
     def _guard(self, instr: Instr) -> None:
         k = instr.ins[0]
         seen = _host(self._env[k]) if k in self._env else self._device.download(self._arrays[k])
         if instr.extra is not None:
             compare_look(self._ir, instr, seen.tobytes(), seen.dtype)
+
+
+class DeviceProfile(Profile):
+    """The profile of a plan on a device."""
+
+    def __init__(self, device: Any, steps: list[Step], name: str) -> None:
+        super().__init__(steps, name, device.compute_units)
+        self._device = device
+
+    @cached_property
+    def machine(self) -> Machine:
+        """Bandwidths and peaks of the device."""
+        return machine(self._device)
 
 
 def _host(x: Tensor) -> np.ndarray[Any, Any]:

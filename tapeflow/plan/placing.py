@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from functools import partial
 from typing import Any
 
@@ -82,45 +82,52 @@ class Placing:
                 self.arrays[k] = Array(of.memory, of.offset + view.offset, value.dtype, value.shape, view.strides)
 
     @property
+    def stored(self) -> Container[int]:
+        """The values that are in memory."""
+        return self.arrays
+
+    @property
     def nbytes(self) -> int:
         """Of the pieces of memory."""
         return sum({id(a.memory): a.memory.nbytes for a in self.arrays.values()}.values())
 
     # ---- steps
 
-    def computation(self, node: Node) -> Callable[[], None]:
-        """What computes a node, none of those that are special."""
+    def computation(self, node: Node, device: Any) -> Callable[[], None]:
+        """What computes a node, none of those that are special. device: the one that it is laid out for, or who stands
+        in for it."""
         instr = node.instrs[0]
         if node.kind in (DO_GROUP, DO_SCALARS):
-            return self._group(node)
+            return self._group(node, device)
         ins = [self.arrays[k] for k in instr.ins]
-        return partial(self.device.execute, instr.op, instr.params, ins, self.arrays[instr.out])
+        return partial(device.execute, instr.op, instr.params, ins, self.arrays[instr.out])
 
-    def random(self, instr: Instr, seed: int, first: int) -> Callable[[], None]:
+    def random(self, instr: Instr, seed: int, first: int, device: Any) -> Callable[[], None]:
         """What makes a draw, of a stretch that begins with this one."""
         kind, _, place, *limits = instr.params
         params = (kind, seed, (first + place) % 2**64, *limits)
-        return partial(self.device.execute, RANDOM, params, [], self.arrays[instr.out])
+        return partial(device.execute, RANDOM, params, [], self.arrays[instr.out])
 
-    def accumulate(self, instr: Instr, before: Array | None) -> Callable[[], None]:
+    def accumulate(self, instr: Instr, before: Array | None, device: Any) -> Callable[[], None]:
         """What adds to a .grad."""
         operands = [before, self.arrays[instr.ins[1]]]
-        return partial(self.device.execute, ACCUMULATE, instr.params, operands, self.arrays[instr.out])
+        return partial(device.execute, ACCUMULATE, instr.params, operands, self.arrays[instr.out])
 
     def everything(self) -> list[Callable[[], None]]:
         """All that a run may launch."""
         found: list[Callable[[], None]] = []
+        device = self.device
         for node in self.nodes:
             instr = node.instrs[0]
             if instr.op == ACCUMULATE:
-                found += [self.accumulate(instr, before) for before in (None, self.arrays.get(instr.ins[0]))]
+                found += [self.accumulate(instr, before, device) for before in (None, self.arrays.get(instr.ins[0]))]
             elif instr.op == RANDOM:
-                found.append(self.random(instr, 0, 0))
+                found.append(self.random(instr, 0, 0, device))
             elif instr.op not in SPECIAL:
-                found.append(self.computation(node))
+                found.append(self.computation(node, device))
         return found
 
-    def _group(self, node: Node) -> Callable[[], None]:
+    def _group(self, node: Node, device: Any) -> Callable[[], None]:
         ir = self.ir
         made = {instr.out for instr in node.instrs}
         inputs = list(dict.fromkeys([k for instr in node.instrs for k in instr.ins if k not in made]))
@@ -137,4 +144,4 @@ class Placing:
         dtypes = tuple([ir.values[k].dtype for k in inputs])
         body = Body(dtypes, (), tuple(steps), tuple([number[k] for k in written]))
         ins, outs = [self.arrays[k] for k in inputs], [self.arrays[k] for k in written]
-        return partial(run, self.device, body, ins, (), outs) if outs else lambda: None
+        return partial(run, device, body, ins, (), outs) if outs else lambda: None

@@ -20,7 +20,7 @@ from tapeflow.plan import schedule as _schedule
 from tapeflow.plan.interpret import Interpreter
 from tapeflow.plan.ir import CONST, DTYPES, INPUT, IR, MADE, RANDOM
 from tapeflow.plan.record import Recording, as_input, build, is_read_in_place, record
-from tapeflow.plan.steps import flops_of, profile
+from tapeflow.plan.steps import check_repeats, flops_of, profile
 from tapeflow.profiling import Profile
 from tapeflow.random import Generator
 from tapeflow.transforms import contained, flatten, leaves_as
@@ -267,8 +267,7 @@ class Plan(_core.Runner):
         >>> [step.name for step in plan.profile(tp.ones(1000)).steps]
         ['exp sum', 'copy']
         """
-        if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-            raise PlanError(f"[plan.profile] repeats must be an int of at least 1, got {repeats!r}.")
+        check_repeats(repeats)
         inputs = self._bound(args, kwargs)
         self._check_flags()
         linker = _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes())
