@@ -343,6 +343,7 @@ ADD_SEGMENTS(add_lanes, s, m, const long o = row / inner; const long i = row - o
 #define PLACE_STEPS_8 PLACE_STEPS_4 PLACE_STEP(4) PLACE_STEP(5) PLACE_STEP(6) PLACE_STEP(7)
 
 // (Mesa 22 takes index < 0 ? extent : 0 for 0 where index is a converted int.)
+// What is out of range becomes 0: a plan looks at *bad when all is done, and what reads the positions trusts them.
 // first: the positions begin with base and the steps along the axes, else the index adds to what is there.
 #define PLACES(rank)                                                                                         \
     __kernel void places_##rank(__global long *y, const long y_start, __global const INDEX *x,               \
@@ -357,7 +358,10 @@ ADD_SEGMENTS(add_lanes, s, m, const long o = row / inner; const long i = row - o
         PLACE_STEPS_##rank                                                                                   \
         long index = (long)x[from + i * x0];                                                                 \
         index += extent & (index >> 63);                                                                     \
-        if (index < 0 || index >= extent) *bad = 1;                                                          \
+        if (index < 0 || index >= extent) {                                                                  \
+            *bad = 1;                                                                                        \
+            index = 0;                                                                                       \
+        }                                                                                                    \
         place = first ? place + i * step0 : y[to + i * y0];                                                  \
         y[to + i * y0] = place + index * times;                                                              \
     }
@@ -379,8 +383,9 @@ __kernel void class_positions(__global long *y, const long y_start, __global con
     const long i = (long)get_global_id(0);
     if (i < n) {
         const long id = x[x_start + i];
-        if ((ulong)id >= (ulong)classes) *bad = 1;
-        y[y_start + i] = i * classes + id;
+        const int is_bad = (ulong)id >= (ulong)classes;
+        if (is_bad) *bad = 1;
+        y[y_start + i] = i * classes + (is_bad ? 0 : id);
     }
 }
 

@@ -16,7 +16,7 @@ import tapeflow as tp
 from tapeflow.backend.opencl.host import Device
 from tapeflow.errors import DeviceError, TapeflowError
 from tapeflow.plan import passes
-from tapeflow.plan.ir import FLOAT64
+from tapeflow.plan.ir import FLOAT64, RANDOM
 from tapeflow.plan.placed import DevicePlan
 from tapeflow.testing.strategies import programs
 from tapeflow.transforms import flatten
@@ -149,6 +149,73 @@ def test_errors_in_mid_run_are_those_of_the_cpu(device):  # noqa: F811
             messages.append((type(caught.value), str(caught.value)))
             assert snapshot(plan) == before
         assert messages[0] == messages[1]
+
+
+def test_the_first_error_is_told_and_runs_go_on(device):  # noqa: F811
+    """Indices are looked at when all is done; still what is told is what came first, a guard after it or not."""
+    count = tp.tensor(0)
+
+    def f(x, i, j, labels):
+        count.assign_add(1)
+        y = tp.take(x, i)
+        if tp.sum(x) > 0:
+            y = y * 2.0
+        z = x[j] + tp.sum(tp.one_hot(labels, 3))
+        w = tp.scatter_add(x, j, y)
+        if x[0] < 9.0:
+            w = w + 1.0
+        return y, z, w
+
+    x, i, j, labels = tp.tensor([1.0, 2.0, 3.0]), tp.tensor([0, 2]), tp.tensor([1, -1]), tp.tensor([0, 2])
+    plan = tp.freeze(f, x, i, j, labels)
+    there = DevicePlan(plan, device, "opencl")
+    wrong = tp.tensor([1, -7])
+    for args in (
+        (x, i, wrong, labels), (x, wrong, wrong, labels), (-x, wrong, j, labels), (-x, i, wrong, labels),
+        (x * 9.0, i, wrong, labels), (x * 9.0, i, j, labels), (x, i, j, labels + 1), (x, i + 5, j, labels + 1),
+    ):  # fmt: skip
+        messages = []
+        for run in (plan, there):
+            with pytest.raises((TapeflowError, IndexError)) as caught:
+                run(*args)
+            messages.append((type(caught.value), str(caught.value)))
+        assert messages[0] == messages[1] and int(count) == 0
+        assert_all_close(there(x, i, j, labels), f(x, i, j, labels))
+        with tp.no_grad():
+            count.assign(0)
+    there._device.upload(there._flag, np.ones(1, np.int32))  # as a run leaves it that an interrupt has ended
+    for _ in range(2):
+        assert_all_close(there(x, i, j, labels), f(x, i, j, labels))
+    assert there._device.download(there._flag)[0] == 0
+
+
+def test_a_run_waits_for_nothing_in_its_middle():
+    """A training step with labels, indices, draws and sums with .grad is enqueued as a whole."""
+    w, rng = tp.ones((4, 3), requires_grad=True), tp.random.Generator(3)
+
+    def step(x, labels, at):
+        loss = tp.cross_entropy(tp.dropout(tp.take(x, at, axis=0), 0.5, generator=rng) @ w, labels)
+        w.grad = None
+        loss.backward()
+        with tp.no_grad():
+            w.assign_sub(0.1 * w.grad)
+        return loss
+
+    x, labels = ARGUMENTS
+    plan, at = tp.freeze(step, x, labels, tp.tensor(range(8))), tp.tensor([3, 1, 2, 0, 7, 6, 5, 4])
+    there = DevicePlan(plan, opened("intel"), "opencl")
+    there(x, labels, at)
+    assert there._flagged and all(type(c) is list or c.op == RANDOM for c in there._commands)
+    waits = []
+    own = there._device
+    real, own.wait = own.wait, lambda event: waits.append(own.launches) or real(event)
+    launches = own.launches
+    try:
+        there(x, labels, at)
+    finally:
+        del own.wait
+    assert own.launches - launches >= len(there._placing.nodes)
+    assert waits == [own.launches] * 4  # for the flag, the loss, w and its .grad
 
 
 def test_masks_and_what_is_nonzero(device):  # noqa: F811

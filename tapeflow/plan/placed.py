@@ -1,8 +1,9 @@
 """Plans on devices: what `Plan.to` makes.
 
 The program of a plan, laid out for a device (placing.py). The first run computes step by step and notes the commands
-that each gives to the device; where none of them depends on what the host sees, later runs give just these again. What
-looks at a value (a guard, an index that may be out of range), draws, or adds to a .grad is computed anew each time.
+that each gives to the device; later runs give just these again. The host waits in mid-run only where it must see a
+value: for a guard, or to know how many elements are not 0. An index that is out of range raises a flag, which is looked
+at when all is done; then the run is made again, step by step, to tell which it was.
 
 A run has the two phases of plans: whatever goes wrong before its end leaves tensors, .grad slots and generators as they
 were.
@@ -19,12 +20,13 @@ import numpy as np
 from tapeflow import _core
 from tapeflow._core import Tensor
 from tapeflow._roofline import Machine
+from tapeflow.backend.opencl.random import redraw
 from tapeflow.backend.opencl.timed import Timed, machine
-from tapeflow.errors import PlanError
+from tapeflow.errors import PlanError, TapeflowError
 from tapeflow.plan.grouping import Node
 from tapeflow.plan.hosted import compute, split
 from tapeflow.plan.interpret import compare_grad, compare_look, is_followed, write_state
-from tapeflow.plan.ir import DTYPES, GRAD_GUARD, GUARD, RANDOM, Instr
+from tapeflow.plan.ir import DTYPES, GRAD_GUARD, GUARD, INT32, RANDOM, Instr
 from tapeflow.plan.placing import SPECIAL, Placing
 from tapeflow.plan.steps import check_repeats, steps_of
 from tapeflow.profiling import Profile, Step, replayed
@@ -51,6 +53,9 @@ class DevicePlan:
         # What a run does: lists of commands to be given again, functions to be called, and instructions that depend on
         # more than values on the device. Nothing in it has this plan, whose memory goes when the plan does.
         self._commands: list[Any] = []
+        self._noted: dict[tuple[int, bool], list[Any]] = {}  # of draws and of sums with a .grad, which may be empty
+        self._flag, self._flagged = device.empty_array(INT32, (1,), "plan"), False  # see host.Notes
+        device.upload(self._flag, np.zeros(1, np.int32))
         self._numbers: list[tuple[int, int]] = []  # of each stretch of draws its seed and first draw, in a run
         self._env: dict[int, Tensor] = {}  # in a run, what the host has computed
         device.prepare(self._placing.everything())
@@ -128,22 +133,36 @@ class DevicePlan:
         return f"<DevicePlan {self.name} on {self.device}: {len(self._ir.instrs)} instructions, {self.nbytes:,} bytes>"
 
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        ir, device = self._ir, self._device
         self._send(inputs)
         self._numbers = self._draws()
-        if self._commands:
-            for commands in self._commands:
-                if type(commands) is list:
-                    device.again(commands)
-                elif type(commands) is Instr:
-                    self._special(commands, device)
-                else:
-                    commands()
-        else:
-            self._first_run()
-        outputs, states, grads = self._fetch(dict(zip(ir.inputs, inputs, strict=True)))
+        try:
+            self._compute()
+            outputs, states, grads = self._fetch(dict(zip(self._ir.inputs, inputs, strict=True)))
+        except TapeflowError:
+            if self._flagged and not self._device.lost and self._device.download(self._flag)[0]:
+                self._at_once()  # an index was out of range before that: its error comes first
+            raise
         self._commit(states, grads)
         return outputs
+
+    def _compute(self) -> None:
+        device = self._device
+        if not self._commands:
+            self._first_run()
+            return
+        for commands in self._commands:
+            if type(commands) is list:
+                device.again(commands)
+            elif type(commands) is Instr:
+                self._special(commands, device)
+            else:
+                commands()
+
+    def _at_once(self) -> None:
+        """Compute step by step, each looking at what it has to look at. The flag is lowered first."""
+        self._device.upload(self._flag, np.zeros(1, np.int32))
+        for node in self._placing.nodes:
+            self._step(node, self._device)()
 
     def _step(self, node: Node, device: Any) -> Callable[[], None]:
         """What computes a node, on the plan's device or who stands in for it."""
@@ -196,7 +215,12 @@ class DevicePlan:
         """Results, what is to be written to which tensors, and what to become their .grad."""
         ir = self._ir
         wanted = dict.fromkeys(ir.results())
-        under_way = {k: self._device.begin_download(self._arrays[k]) for k in wanted if k in self._arrays}
+        begin = self._device.begin_download
+        flag = begin(self._flag) if self._flagged else None
+        under_way = {k: begin(self._arrays[k]) for k in wanted if k in self._arrays}
+        if flag is not None and flag.result()[0]:
+            self._at_once()  # which raises, unless a run that was interrupted has left the flag
+            under_way = {k: begin(self._arrays[k]) for k in under_way}
         found = {k: download.result() for k, download in under_way.items()}
 
         def value(k: int) -> Tensor:
@@ -230,15 +254,17 @@ class DevicePlan:
 
     def _first_run(self) -> None:
         """Compute, and note for each step what to do the next time."""
+        device = self._device
         commands: list[Any] = []
         for node in self._placing.nodes:
             if node.instrs[0].op in SPECIAL:
-                self._special(node.instrs[0], self._device)
+                self._special(node.instrs[0], device)
                 commands.append(node.instrs[0])
                 continue
-            compute = self._placing.computation(node, self._device)
-            with self._device.noting() as notes:
+            compute = self._placing.computation(node, device)
+            with device.noting(self._flag) as notes:
                 compute()
+            self._flagged |= notes.flagged
             if notes.looked:
                 commands.append(compute)
             elif commands and type(commands[-1]) is list:
@@ -248,18 +274,43 @@ class DevicePlan:
         self._commands = commands
 
     def _special(self, instr: Instr, device: Any) -> None:
+        """device: the plan's, or who stands in for it."""
         if instr.op == GUARD:
             self._guard(instr)
         elif instr.op == GRAD_GUARD:
             compare_grad(self._ir, instr)
         elif instr.op == RANDOM:
-            self._placing.random(instr, *self._numbers[instr.params[1]], device)()
+            self._draw(instr, device)
         else:
-            held, before = self._ir.objects[instr.ins[0]].grad, None
-            if held is not None:
-                before = self._arrays[instr.ins[0]]
-                device.upload(before, _host(held))
-            self._placing.accumulate(instr, before, device)()
+            self._accumulate(instr, device)
+
+    def _draw(self, instr: Instr, device: Any) -> None:
+        seed, first = self._numbers[instr.params[1]]
+        noted = self._noted.get((instr.out, False))
+        if noted is not None and device is self._device:
+            redraw(noted, seed, first + instr.params[2])
+            device.again(noted)
+        else:
+            self._note(self._placing.random(instr, seed, first, device), (instr.out, False), device)
+
+    def _accumulate(self, instr: Instr, device: Any) -> None:
+        held, before = self._ir.objects[instr.ins[0]].grad, None
+        if held is not None:
+            before = self._arrays[instr.ins[0]]
+            device.upload(before, _host(held))
+        key = (instr.out, held is not None)
+        noted = self._noted.get(key)
+        if noted is not None and device is self._device:
+            device.again(noted)
+        else:
+            self._note(self._placing.accumulate(instr, before, device), key, device)
+
+    def _note(self, compute: Callable[[], None], key: tuple[int, bool], device: Any) -> None:
+        """Compute, and keep what the plan's own device was given."""
+        with device.noting() as notes:
+            compute()
+        if device is self._device:
+            self._noted[key] = notes.commands
 
     def _guard(self, instr: Instr) -> None:
         k = instr.ins[0]

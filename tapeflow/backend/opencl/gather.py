@@ -63,19 +63,27 @@ _PLACES = {
 
 
 class Flag:
-    """A word on the device, 0 until a kernel writes 1 in it."""
+    """A word on the device, 0 until a kernel writes 1 in it. Where a plan notes what its ops do they have one of its
+    own, which it looks at itself: see Notes."""
 
     def __init__(self, device: Device) -> None:
-        self.device, self.word = device, device.empty_array(ir.INT32, (1,))
-        fill(device, self.word)
+        self.device = device
+        notes = device.notes
+        self.is_shared = notes is not None and notes.flag is not None
+        if notes is not None and notes.flag is not None:
+            self.word = notes.flag
+            notes.flagged = True
+        else:
+            self.word = device.empty_array(ir.INT32, (1,))
+            fill(device, self.word)
 
     @property
     def memory(self) -> Memory:
         return self.word.memory
 
     def is_set(self) -> bool:
-        """Waits for the device."""
-        return bool(self.device.download(self.word)[0])
+        """Waits for the device; False where it is not this op that looks."""
+        return not (self.is_shared or self.device.is_surveyed) and bool(self.device.download(self.word)[0])
 
 
 def around(shape: Sequence[int], axis: int) -> tuple[int, int]:

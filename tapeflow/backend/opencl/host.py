@@ -67,13 +67,17 @@ class Launch:
 
 
 class Notes:
-    """The commands that a thread gives to a device, to be given again. looked: some result was read by the host."""
+    """The commands that a thread gives to a device, to be given again. looked: some result was read by the host.
 
-    __slots__ = ("commands", "looked")
+    flag: a word that is 0; where there is one, an op that would tell of an index out of range writes 1 in it, makes a
+    result that harms nobody, and does not look (flagged: there was such an op).
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("commands", "flag", "flagged", "looked")
+
+    def __init__(self, flag: Array | None = None) -> None:
         self.commands: list[Any] = []
-        self.looked = False
+        self.looked, self.flag, self.flagged = False, flag, False
 
 
 class Current(threading.local):
@@ -455,9 +459,9 @@ class Device:
         return self._current.notes
 
     @contextlib.contextmanager
-    def noting(self) -> Iterator[Notes]:
-        """Inside, what this thread computes on the device is noted, for `again`."""
-        before, self._current.notes = self.notes, Notes()
+    def noting(self, flag: Array | None = None) -> Iterator[Notes]:
+        """Inside, what this thread computes on the device is noted, for `again`. flag: see Notes."""
+        before, self._current.notes = self.notes, Notes(flag)
         try:
             yield self._current.notes
         finally:

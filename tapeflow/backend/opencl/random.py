@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
 import numpy as np
 
 from tapeflow.backend.opencl.fused import LOCAL
+from tapeflow.backend.opencl.host import Launch
 from tapeflow.backend.opencl.memory import Array
 from tapeflow.backend.opencl.table import implements
 from tapeflow.backend.opencl.text import OPTIONS, SUFFIXES, TYPES, KernelText, program
@@ -15,6 +17,8 @@ from tapeflow.plan.ir import CODES, INT64
 
 UNIFORM, NORMAL, BITS32, BITS64, INTEGERS, PERMUTATION = range(6)  # as in core/random.pxi
 SMALL_RANGE = 1 << 16  # up to here a word of 32 bits makes an integer of a range
+
+DRAW = "draw"  # the name of the kernel
 
 _ARGSORT = CODES["argsort"]
 
@@ -37,8 +41,8 @@ def _text(kind: int, dtype: int, words: int) -> KernelText:
         *(("ulong", "tpf_philox_long") if wide else ("uint", "tpf_philox")),
     )
     lines = [
-        "__kernel void draw(const long n, const ulong key, const ulong number, const ulong count, const ulong lowest,",
-        f"    __global {ctype} *y, const long p)",
+        f"__kernel void {DRAW}(const long n, const ulong key, const ulong number, const ulong count,",
+        f"    const ulong lowest, __global {ctype} *y, const long p)",
         "{",
         f"    const long first = (long)get_global_id(0)*{each};",
         "    if (first < n) {",
@@ -57,7 +61,7 @@ def _text(kind: int, dtype: int, words: int) -> KernelText:
         "}",
     ]
     argtypes = (np.int64, np.uint64, np.uint64, np.uint64, np.uint64, None, np.int64)
-    return KernelText("draw", "\n".join(lines) + "\n", (philox, *([needs] if needs else [])), argtypes)
+    return KernelText(DRAW, "\n".join(lines) + "\n", (philox, *([needs] if needs else [])), argtypes)
 
 
 def fill(device: Any, kind: int, out: Array, seed: int, draw: int, count: int = 0, lowest: int = 0) -> None:
@@ -81,6 +85,14 @@ def fill(device: Any, kind: int, out: Array, seed: int, draw: int, count: int = 
     device.launch(kernel, -(-n // each), LOCAL, n, *numbers, y.memory, offset)
     if kind == PERMUTATION:  # the positions in the order of distinct keys are the permutation
         device.execute(_ARGSORT, (len(out.shape) - 1, 0, count), [y], out)
+
+
+def redraw(commands: Sequence[Any], seed: int, draw: int) -> None:
+    """Let the commands that were noted of a draw make another one of its kind."""
+    for command in commands:
+        if type(command) is Launch and command.kernel.name == DRAW:
+            command.kernel.handle.set_arg(1, np.uint64(seed % 2**64))
+            command.kernel.handle.set_arg(2, np.uint64(draw % 2**64))
 
 
 @implements("random")
