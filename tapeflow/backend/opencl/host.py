@@ -560,7 +560,7 @@ class Device:
         if self.lost:
             raise self.gone()
         for array in (*ins, out):
-            if array is not None and array.memory.device is not self:
+            if array is not None and array.memory.device.context is not self.context:
                 raise self._stranger(op, array)
         compute = implementation(op, self.name)
         outer = self.op

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 
 from tapeflow._roofline import LENGTH, SIZES, Machine
-from tapeflow.backend.opencl.host import Array, Device, Kernel
+from tapeflow.backend.opencl.host import Array, Device, Kernel, Launch
 from tapeflow.backend.opencl.moves import fill
 from tapeflow.plan.ir import CODES, FLOAT32, FLOAT64
 
@@ -39,6 +39,11 @@ class Timed(Device):
             self._events.append(self.cl.enqueue_nd_range_kernel(self.queue, kernel.handle, whole, local))
         except self.cl.Error as error:
             raise self.fault(error, kernel.name) from None
+
+    def replay(self, launches: Sequence[Launch]) -> None:
+        for launch in launches:
+            if not launch.empty:
+                self._enqueue(launch.kernel, launch.global_size, launch.local_size)
 
     def seconds(self, compute: Callable[[], object]) -> float:
         """That the device takes for what this launches, without what lies between launches; with it, by the host's
