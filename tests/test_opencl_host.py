@@ -881,7 +881,8 @@ if early:
         device.upload(array, np.zeros(1000, np.float32))
 pid = os.fork()
 if pid == 0:
-    sys.exit(0 if (child() if early else works(backend.open({name!r}))) else 3)
+    # As multiprocessing ends its children: what a driver does at exit without its threads is its own matter.
+    os._exit(0 if (child() if early else works(backend.open({name!r}))) else 3)
 end = time.time() + 40
 while time.time() < end:
     done, status = os.waitpid(pid, os.WNOHANG)
