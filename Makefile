@@ -11,7 +11,7 @@ BUILT := build/in-place-$(VERSION)
 
 .PHONY: demo test test-deep test-kernels test-sanitize lint docs bench wheel build clean distclean
 
-demo: build
+demo: build $(VENV)/installed-opencl
 	@$(BIN)/python -m examples.digits
 
 test: lint
@@ -64,6 +64,12 @@ $(VENV)/installed-demo: $(VENV)/python-$(VERSION) pyproject.toml
 	@echo "Installing into $(VENV) and compiling (a minute or two, once)"
 	@$(PIP) install "setuptools>=77" "Cython>=3.1"
 	@$(PIP) install --no-build-isolation -e ".[demo]"
+	@touch $@
+
+# Without it the demo trains on the processor alone.
+$(VENV)/installed-opencl: $(VENV)/installed-demo
+	@for wanted in $$($(BIN)/python tools/requirements.py opencl); do \
+		$(PIP) install "$$wanted" || echo "left out: $$wanted"; done
 	@touch $@
 
 # An implementation of OpenCL that cannot be installed is left out; the tests name what they miss.

@@ -187,13 +187,19 @@ cdef Value *remote_result(int op, tuple params, Value *a, Value *b, Value *c, in
 # ---- moving tensors
 
 
-cdef list _places = [None]       # the devices that a move has come from, for its rule; the cpu first
+cdef list _places = [None]       # the devices of moves, for their rules; the cpu first
+
+
+cdef int64_t numbered(object device) except -1:
+    if device not in _places:
+        _places.append(device)
+    return _places.index(device)
 
 
 cdef Tensor op_move(Tensor x, object device):
     """x on a device (None: the cpu), itself where it is there; recorded: the rule brings the cotangent back."""
     cdef object here = device_of(x.v)
-    cdef int64_t params[3]
+    cdef int64_t params[4]
     cdef ThreadState *ts = thread_state()
     cdef double start = step_begins(ts)
     cdef Value *y
@@ -210,9 +216,7 @@ cdef Tensor op_move(Tensor x, object device):
         except:
             value_release(y)
             raise
-    if here not in _places:
-        _places.append(here)
-    params[0], params[1], params[2] = 2, MOVED, _places.index(here)
+    params[0], params[1], params[2], params[3] = 3, MOVED, numbered(here), numbered(device)
     if x.v.program == MADE_INSIDE and x.node == NULL:
         return wrap(as_constant(y), NULL)
     if ts.program != NULL and ts.flags & T_TAPE and not (x.v.loose or x.v.ndim == 0):

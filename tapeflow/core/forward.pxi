@@ -337,6 +337,8 @@ cdef class Pushforward(Walk):
         cdef bint mine
         if op == OP_CUSTOM_RESULT:
             return self.result_tangent(w, e)
+        if op == OP_IDENTITY and e.params != NULL and e.params[1] == MOVED and ts[0] is not None:
+            return op_move(ts[0], _places[e.params[3]])
         if op == OP_IDENTITY or not [None for t in ts if t is not None]:
             return ts[0]
         if op == OP_CUSTOM:  # when it was computed again, tangents go through what that recorded

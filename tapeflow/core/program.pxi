@@ -26,7 +26,7 @@ cdef enum:
     # params of an identity that is more than that
     DETACHED = 1                 # its gradient stops
     PLACED = 2                   # the value of the first operand, the gradient of the second
-    MOVED = 3                    # to another device; then the number of the one it was on (devices.pxi)
+    MOVED = 3                    # to another device; then the numbers of both (devices.pxi)
 
 cdef struct Note:
     int opcode

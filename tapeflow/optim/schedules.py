@@ -29,7 +29,7 @@ def _evaluate(formula: Callable[..., Any], constants: tuple[Any, ...], step: Any
     """The formula at a step, in float64."""
     if isinstance(step, tp.Tensor):
         return formula(step.astype("float64"), *constants)
-    return float(formula(tp.tensor(float(step), dtype="float64"), *constants))
+    return float(formula(tp.tensor(float(step), dtype="float64", device="cpu"), *constants))
 
 
 def _schedule(formula: Callable[..., Any], *constants: Any) -> Schedule:
@@ -42,7 +42,7 @@ def _half_wave(x: Any, start: float, end: float) -> Any:
 
 
 def _constant(step: Any, rate: float) -> Any:
-    return tp.full((), rate, dtype="float64")
+    return tp.full((), rate, dtype="float64", device="cpu")
 
 
 def constant(rate: float) -> Schedule:
