@@ -1,9 +1,10 @@
 """What an OpenCL device takes, and beside whom: the parts of `python -m bench --opencl` and `python -m bench.gpu`.
 
 A part is a function of (device, its name, Effort) that gives rows. Where NumPy computes beside a device that is the
-same processor, its idle threads spin for some 30 ms on cores that the device's need, and the other way round. So such
-pairs are timed thrice: in blocks (many calls, then a rest), in single calls after a rest, when all threads sleep, and
-in single calls in turn without a rest, when whoever comes second finds a core taken. All three stand in the table.
+same processor, OpenBLAS's idle threads spin for some 120 ms on cores that the device's need; Intel's runtime and PoCL
+let theirs sleep at once. So such pairs are timed thrice: in blocks (a rest, then many calls), in single calls after a
+rest, when all threads sleep, and in single calls in turn without a rest, when the device finds a core taken by threads
+that do nothing. All three stand in the table.
 """
 
 import contextlib
@@ -89,7 +90,9 @@ def one_by_one(steps: Steps, effort: Effort, rest: float) -> dict[str, list[floa
     while not all(map(len, taken.values())) or time.perf_counter() < end:
         for name, step in steps.items():
             time.sleep(rest)
-            taken[name].append(harness.sample(step, 1))
+            begin = time.perf_counter()
+            step()
+            taken[name].append(time.perf_counter() - begin)
     return taken
 
 

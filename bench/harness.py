@@ -224,7 +224,7 @@ def control_all() -> float:
 CONTROL = np.linspace(-1.0, 1.0, 40_000)
 CONTROL_MATRIX = np.full((200, 200), 0.01, np.float32)
 CONTROLS: dict[str, Callable[[], Any]] = {"control, one thread": control_one, "control, all threads": control_all}
-SETTLE = 0.08  # seconds before each sample
+SETTLE = 0.16  # seconds before each sample
 BUSY = 2.0  # how much slower than its quiet time a control may be at its median before it counts as busy
 
 
@@ -238,7 +238,7 @@ def sample(step: Callable[[], Any], number: int) -> float:
 
 
 def settled(step: Callable[[], Any], number: int, target: float) -> float:
-    """A sample on a quiet machine: idle threads of another library's pool spin for some 30 ms (OpenBLAS) after its
+    """A sample on a quiet machine: idle threads of another library's pool spin for some 120 ms (OpenBLAS) after its
     work, on the core that the next contender's second thread needs. Quick runs of the tests do not wait."""
     if target >= 0.01:
         time.sleep(SETTLE)

@@ -9,8 +9,9 @@ from . import devices, harness, report
 HEAD = ["what", "tapeflow", "quiet", "beside", "takes", "quiet", "ratio", "quiet", "goal", "reached", "note"]
 TERMS = """\
 Times are medians, `quiet` the fastest sample; ratio: the other's time / tapeflow's, the median over the rounds and that
-of the fastest samples. A processor's device and NumPy share cores, and threads that have nothing to do spin on them for
-a while: in blocks and after a rest each has the machine for itself, in turn both lose."""
+of the fastest samples. A processor's device and NumPy share cores, on which OpenBLAS's threads spin for some 120 ms
+when they have nothing to do: in blocks and after a rest each has the machine for itself, in turn the device finds a
+core taken."""
 
 
 def names(wanted: str = "") -> list[tuple[str, Any]]:
