@@ -226,6 +226,9 @@ def _on_cpu(device: Device, tile: CpuTile, batch: Batch, out: Array, at: int) ->
     items = -(-rows // tiles)
     tiles = -(-rows // items)  # as even as they can be
     kernel = device.kernel(source("matmul.cl"), "product", options, _argtypes("cpu"))
+    if device.is_surveyed:  # whether operands are packed depends on sizes, and other sizes shall build nothing
+        for name in ("pack", "pack_rows"):
+            device.kernel(source("matmul.cl"), name, options, _argtypes("pack"))
     device.launch(
         kernel, (items, panels, batch.products), (1, 1, 1),
         a, *a_where, b, *b_where, out.memory, at, m, n, k, tiles,

@@ -214,6 +214,8 @@ def reduce(
     options = _value_options(dtype)
     name = f"reduce_{kind.lower()}_{'columns' if by_columns else 'rows'}"
     kernel, shape = fitting_kernel(device, _text(kind), name, options, chunk_types, shape_for(device))
+    if device.is_surveyed:  # longer rows take it, too, and shall build nothing
+        _joining_kernel(device, kind, dtype, shape)
     count = max(1, -(-rows.n // CHUNK))
     part = part_size(kind, dtype, device.fp64)
     parts = device.alloc(part * rows.rows * count, kind) if count > 1 else to
@@ -232,13 +234,17 @@ def reduce(
         join(device, kind, dtype, shape, parts, to, at, rows.rows, rows.n, count, how, divisor)
 
 
+def _joining_kernel(device: Device, kind: str, dtype: int, shape: Shape) -> Kernel:
+    options = _all_options(_value_options(dtype), device.fp64, shape, CHUNK, FAN)
+    return device.kernel(_text(kind), f"reduce_{kind.lower()}_parts", options, _argtypes(kind, device.fp64)[1])
+
+
 def join(
     device: Device, kind: str, dtype: int, shape: Shape, parts: Memory, to: Memory, at: int, rows: int, n: int,
     count: int, how: int, divisor: float = 0.0,
 ) -> None:  # fmt: skip
     """The results of rows of n from their parts, (count, rows): FAN at a time become one."""
-    options = _all_options(_value_options(dtype), device.fp64, shape, CHUNK, FAN)
-    kernel = device.kernel(_text(kind), f"reduce_{kind.lower()}_parts", options, _argtypes(kind, device.fp64)[1])
+    kernel = _joining_kernel(device, kind, dtype, shape)
     group = 1 if has_vectors(device) else device.group_size(kernel, 64)
     part = part_size(kind, dtype, device.fp64)
     while True:
