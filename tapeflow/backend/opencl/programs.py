@@ -125,10 +125,13 @@ class Programs:
                 self._kernels.setdefault(key, found)
             elif self.kept_by_driver or cache.read(KIND, self._key(wanted.source, wanted.options)) is None:
                 missing.append(wanted)
-        if len(missing) < 2:
+        if not missing:
             return False
-        text, entries = merge(missing)
         try:
+            if len(missing) == 1:
+                self.kernel(*missing[0])
+                return True
+            text, entries = merge(missing)
             program = self._make(text, "plan", SILENT, fresh=True)
         except DeviceError:
             if self._device.lost:
