@@ -68,7 +68,7 @@ def train(
     device: str = "cpu",
     most: int | None = None,
 ) -> Run:
-    """Train on NumPy arrays; frozen: with a plan of the step. `progress` may wrap the steps, `most` of all there are."""
+    """Train on NumPy arrays; frozen: with a plan of the step. `progress` may wrap the steps, at most `most`."""
     with tp.default_device(device):  # the other switch: weights, data and draws are there
         return _train(x_train, y_train, epochs, seed, frozen, progress, most)
 

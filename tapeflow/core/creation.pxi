@@ -592,7 +592,11 @@ def asarray(obj, dtype=None, device=None, copy=None):
             raise ValueError(f"[asarray] a {dtype_name(t.v.dtype)} tensor cannot become {dtype} without a copy. "
                              "Leave copy=False out.")
         return op_astype(t, code)
-    t = _creation.shared(obj, dtype) if copy is False else converted(obj, "asarray", dtype)
+    if copy is False:
+        if device is not None and _creation.place(device, "asarray") is not None:
+            raise ValueError(f"[asarray] memory of the cpu cannot be on {device} without a copy. Leave copy=False out.")
+        return settled(_creation.shared(obj, dtype))
+    t = converted(obj, "asarray", dtype)
     return placed_on(t, beside(t, device), "asarray")
 
 

@@ -836,11 +836,18 @@ cdef bint is_followed(object inputs) except -1:
 
 
 cdef list written_to(list targets, list outputs):
-    """The outputs of a run elsewhere, in the tensors that were given for them."""
+    """The outputs of a run elsewhere, in the tensors or arrays that were given for them."""
+    cdef Tensor t, y
+    cdef list there = []
     if targets is None:
         return outputs
     for t, y in zip(targets, outputs):
-        t.assign(y)
+        there.append(op_move(y, None) if t.v.buf.foreign == BORROWED else y)
+    for t, y in zip(targets, there):
+        if t.v.buf.foreign == BORROWED:
+            copy_into(t.v, y.v)
+        else:
+            t.assign(y)
     return targets
 
 
