@@ -68,7 +68,9 @@ class Placing:
             for k, at in made.items()
             if k not in inner and k not in stay
         ]
-        places = pack(lives, device.max_allocation)
+        if device.pool.exact:  # a buffer for each value, whose end a checker of kernels sees
+            lives = [Life(life.number, life.nbytes, *ALWAYS) for life in lives]
+        places = pack(lives, 0 if device.pool.exact else device.max_allocation)
         pieces = [device.alloc(nbytes, "plan") for nbytes in places.pieces]
         for k, (piece, offset) in places.of.items():
             value = ir.values[k]

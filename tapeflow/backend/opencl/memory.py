@@ -99,7 +99,7 @@ class Pool:
     """
 
     def __init__(self, device: Device, create: Callable[[int], Any], limit: int, largest: int, exact: bool) -> None:
-        self._device, self._create, self._exact = device, create, exact
+        self._device, self._create, self.exact = device, create, exact
         self.largest = largest
         self._lock = threading.Lock()
         self._freed: deque[tuple[int, int, Any]] = deque()
@@ -143,7 +143,7 @@ class Pool:
             )
         with self._lock:
             self._drain()
-            size = max(nbytes, 1) if self._exact else size_class(nbytes)
+            size = max(nbytes, 1) if self.exact else size_class(nbytes)
             if size > self.largest or self._live_bytes + size > self._limit:
                 size = max(nbytes, 1)
             kept = self._kept.get(size)
@@ -170,7 +170,7 @@ class Pool:
             key, size, buffer = self._freed.popleft()
             del self._live[key]
             self._live_bytes -= size
-            if not self._exact:
+            if not self.exact:
                 self._kept.setdefault(size, []).append(buffer)
                 self._kept_bytes += size
         if self._live_bytes + self._kept_bytes > self._limit:
