@@ -191,7 +191,7 @@ class Function:
         for x in args if simple else ():  # without containers there is no structure to look at
             kind = type(x)
             if kind is Tensor:
-                parts.append((x.shape, x.dtype, x.requires_grad))
+                parts.append(_signature(x))
             elif kind is np.ndarray:
                 parts.append((x.shape, x.dtype))
             elif kind is float:
@@ -208,7 +208,7 @@ class Function:
                 if type(x) is float:
                     parts.append("float")
                 elif isinstance(x, Tensor):
-                    parts.append((x.shape, x.dtype, x.requires_grad))
+                    parts.append(_signature(x))
                 else:
                     parts.append((np.shape(x), np.asarray(x).dtype))
             else:
@@ -253,6 +253,11 @@ class Function:
         return "\n".join(lines)
 
 
+def _signature(x: Tensor) -> tuple[Any, ...]:
+    there = _core.place_of(x)
+    return (x.shape, x.dtype, x.requires_grad) if there is None else (x.shape, x.dtype, x.requires_grad, there)
+
+
 def _hashable(structure: Any) -> Any:
     if structure is None:
         return None
@@ -278,9 +283,9 @@ def function(f: Callable[..., Any] | None = None, *, max_plans: int = 32, fast: 
     Returns
     -------
     Function
-        Called as f is. A signature is: shapes, dtypes and requires_grad of tensors and arrays, the values of ints,
-        strings and bools, grad mode, trace_nan, the default dtype, the modes of modules (train or eval). Floats are
-        inputs: another value is no new signature.
+        Called as f is. A signature is: shapes, dtypes, devices and requires_grad of tensors and arrays, the values of
+        ints, strings and bools, grad mode, trace_nan, the default dtype, the modes of modules (train or eval). Floats
+        are inputs: another value is no new signature.
 
     >>> square = tp.function(lambda x: x * x)
     >>> [float(square(tp.tensor(v))) for v in (2.0, 3.0)]

@@ -1,8 +1,9 @@
-"""What a plan on a device without float64 leaves to the host: the few numbers in it that steps are made of.
+"""What a plan on a device leaves to the host: the few numbers that steps are made of.
 
-Rates and counts of optimizers are float64, and what a step needs of them is a few operations on a few numbers before
-they are cast to the dtype of the parameters. Where all of them begin with constants and captured tensors, the host
-computes them first.
+Rates and counts of optimizers are float64 and stay on the cpu, and what a step needs of them is a few operations on a
+few numbers before they are cast to the dtype of the parameters. Where these begin with constants and captured tensors
+of the cpu, the host computes them first: on devices without float64, and where other captured tensors are on the
+device.
 """
 
 from __future__ import annotations
@@ -16,22 +17,27 @@ _MOVES = {CODES[name] for name in ("astype", "identity", "reshape", "permute_dim
 
 
 def split(ir: IR, fp64: bool) -> tuple[list[Instr], IR]:
-    """The instructions for the host, in order, and the program of the rest: itself where the device has float64."""
-    if fp64:
-        return [], ir
+    """The instructions for the host, in order, and the program of the rest. fp64: whether the device has it."""
     values = ir.values
+    captured = [k for k, x in ir.objects.items() if values[k].kind == TENSOR]
+    away = any(_core.place_of(ir.objects[k]) is not None for k in captured)
+    if fp64 and not away:
+        return [], ir
+    known = {
+        k for k, x in ir.objects.items()
+        if values[k].kind in (TENSOR, CONST) and values[k].size <= SMALL and _core.place_of(x) is None
+    }  # fmt: skip
+    changing = known.intersection(captured)  # what is made of captured tensors of the cpu
     hosted: list[Instr] = []
     rest: list[Instr] = []
-    known = {k for k in range(len(values)) if values[k].kind in (TENSOR, CONST) and values[k].size <= SMALL}
     for instr in ir.instrs:
-        if (
-            (0 <= instr.op < N_ELEMENTWISE or instr.op in _MOVES)
-            and known.issuperset(instr.ins)
-            and values[instr.out].size <= SMALL
-            and any(values[k].dtype == FLOAT64 for k in (*instr.ins, instr.out))
-        ):
+        wide = any(values[k].dtype == FLOAT64 for k in (*instr.ins, instr.out))
+        wanted = (wide and not fp64) or (away and not changing.isdisjoint(instr.ins))
+        possible = (0 <= instr.op < N_ELEMENTWISE or instr.op in _MOVES) and values[instr.out].size <= SMALL
+        if wanted and possible and known.issuperset(instr.ins):
             hosted.append(instr)
             known.add(instr.out)
+            changing.add(instr.out)
         else:
             rest.append(instr)
     if not hosted:

@@ -20,32 +20,36 @@ import numpy as np
 from tapeflow import _core
 from tapeflow._core import Tensor
 from tapeflow._roofline import Machine
+from tapeflow.backend.opencl.memory import Array
 from tapeflow.backend.opencl.random import redraw
 from tapeflow.backend.opencl.timed import Timed, machine
-from tapeflow.errors import PlanError, TapeflowError
+from tapeflow.errors import DeviceError, PlanError, TapeflowError
 from tapeflow.plan.grouping import Node
 from tapeflow.plan.hosted import compute, split
 from tapeflow.plan.interpret import compare_grad, compare_look, is_followed, write_state
-from tapeflow.plan.ir import DTYPES, GRAD_GUARD, GUARD, INT32, RANDOM, Instr
+from tapeflow.plan.ir import CODES, DTYPES, GRAD_GUARD, GUARD, INT32, RANDOM, Instr
 from tapeflow.plan.placing import SPECIAL, Placing
 from tapeflow.plan.steps import check_repeats, steps_of
 from tapeflow.profiling import Profile, Step, replayed
 
+IDENTITY = CODES["identity"]
+
 
 class DevicePlan:
-    """A plan on a device, called as the plan itself; its arguments and results are tensors and arrays of the host.
+    """A plan on a device, called as the plan itself, with tensors and arrays of the host or of the device.
 
-    Constants, captured tensors and what lies between stay on the device: a captured tensor is sent again only after
-    somebody else has written it. The numbers are the cpu's up to the rounding of the device's functions; draws have the
-    same bits. Where a call is recorded or differentiated it runs on the cpu. On a device without float64 the host
-    computes the few numbers of float64 that steps of optimizers are made of.
+    Where an argument or a captured tensor is on the device, results are, too, otherwise on the host; what a run writes
+    stays where it is. Constants, captured tensors and what lies between stay on the device: a captured tensor is sent
+    again only after somebody else has written it. The numbers are the cpu's up to the rounding of the device's
+    functions; draws have the same bits. Where a call is recorded or differentiated it runs op by op where its tensors
+    are.
 
     Attributes: plan, device (its name), instructions, flops, nbytes (of the device's memory that runs use).
     """
 
     def __init__(self, plan: Any, device: Any, name: str) -> None:
         self.plan, self.name, self.device = plan, plan.name, name
-        self._device, self._ir = device, plan._ir
+        self._device, self._ir, self.flops = device, plan._ir, plan.flops
         self._hosted, rest = split(plan._ir, device.fp64)
         self._placing = Placing(rest, device, "fuse" in plan.passes, {instr.out for instr in self._hosted})
         self._arrays = self._placing.arrays
@@ -58,18 +62,14 @@ class DevicePlan:
         device.upload(self._flag, np.zeros(1, np.int32))
         self._numbers: list[tuple[int, int]] = []  # of each stretch of draws its seed and first draw, in a run
         self._env: dict[int, Tensor] = {}  # in a run, what the host has computed
+        self._numbers_sent: dict[int, Tensor] = {}  # of that, what is on the device
+        self._tensors = list(plan._ir.objects.values())
         device.prepare(self._placing.everything())
 
     @property
     def instructions(self) -> list[Instr]:
         """Those of the plan."""
         return list(self._ir.instrs)
-
-    @property
-    def flops(self) -> int:
-        """Of a run, as `Plan.flops` counts them."""
-        count: int = self.plan.flops
-        return count
 
     @property
     def moved(self) -> int:
@@ -86,15 +86,19 @@ class DevicePlan:
     # ---- calling
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result for these arguments, in fresh tensors of the host."""
+        """The result for these arguments, in fresh tensors."""
         inputs = self.plan._bound(args, kwargs)
         if is_followed(inputs):
             return self.plan(*args, **kwargs)
         self.plan.check(inputs)
         self.plan._check_flags()
+        return self.plan._result(self.outputs(inputs))
+
+    def outputs(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        """The results of a run with inputs that were checked."""
         with _core.get_state_lock():  # also where nothing is written: arguments have one place on the device
             self._ir.check_aliases(inputs, "plan")
-            return self.plan._result(replayed(self, lambda: self._run(inputs)))
+            return replayed(self, lambda: self._run(inputs))
 
     def profile(self, *args: Any, repeats: int = 10, **kwargs: Any) -> Profile:
         """Where a run with these arguments spends the device's time, as `Plan.profile` tells it of the cpu.
@@ -122,7 +126,7 @@ class DevicePlan:
         """Of the plan, and where it runs."""
         lines = [self.plan.explain(), f"  on {self.device} ({self._device.name}): {self.nbytes:,} bytes"]
         if self._hosted:
-            lines.append(f"  {len(self._hosted)} instructions in float64 on the host, which the device lacks")
+            lines.append(f"  {len(self._hosted)} instructions on the host, over numbers that are there")
         return "\n".join(lines)
 
     def to(self, device: Any) -> Any:
@@ -133,11 +137,13 @@ class DevicePlan:
         return f"<DevicePlan {self.name} on {self.device}: {len(self._ir.instrs)} instructions, {self.nbytes:,} bytes>"
 
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        self._check_places(inputs)
         self._send(inputs)
         self._numbers = self._draws()
         try:
             self._compute()
-            outputs, states, grads = self._fetch(dict(zip(self._ir.inputs, inputs, strict=True)))
+            here = any(_core.place_of(x) is not None for x in (*inputs, *self._tensors))
+            outputs, states, grads = self._fetch(here)
         except TapeflowError:
             if self._flagged and not self._device.lost and self._device.download(self._flag)[0]:
                 self._at_once()  # an index was out of range before that: its error comes first
@@ -172,23 +178,54 @@ class DevicePlan:
 
     # ---- what goes to the device and comes back
 
+    def _check_places(self, inputs: Sequence[Tensor]) -> None:
+        """Is everything here, or on the cpu?"""
+        written = [t for t, _ in self._ir.states]
+        for what, xs in (
+            ("argument {}", inputs),
+            ("a captured tensor or constant", self._tensors),
+            ("what is written", written),
+        ):
+            for n, x in enumerate(xs):
+                if _core.place_of(x) not in (None, self._device):
+                    raise DeviceError(
+                        f"[plan] {what.format(n)} is on {x.device}, and the plan runs on {self.device}. Bring them "
+                        f"together with .to({self.device!r}), or the plan with plan.to({str(x.device)!r})."
+                    )
+
     def _send(self, inputs: Sequence[Tensor]) -> None:
-        ir, device = self._ir, self._device
+        ir = self._ir
         for k, x in zip(ir.inputs, inputs, strict=True):
             if k in self._arrays:
-                device.upload(self._arrays[k], _host(x))
+                self._bring(x, self._arrays[k])
         for k in self._placing.captured.values():
             x, sent = ir.objects[k], self._sent.get(k)
-            if sent is None or _address(sent) != _address(x):
+            if sent is None or not _is_same(sent, x):
                 self._check_captured(k, x)
                 held = x.detach()  # while it is held nobody writes that memory
-                device.upload(self._arrays[k], _host(held))
+                self._bring(held, self._arrays[k])
                 self._sent[k] = held
         if self._hosted:
             self._env = compute(ir, self._hosted)
             for k, x in self._env.items():
-                if k in self._arrays:
-                    device.upload(self._arrays[k], _host(x))
+                if k in self._arrays and (k not in self._numbers_sent or not _is_equal(self._numbers_sent[k], x)):
+                    self._numbers_sent.pop(k, None)
+                    self._bring(x, self._arrays[k])
+                    self._numbers_sent[k] = x
+
+    def _bring(self, x: Tensor, to: Array) -> None:
+        """Copy a tensor, from wherever it is, to its place on the device."""
+        there = _core.device_array(x)
+        if there is None:
+            self._device.upload(to, _host(x))
+        else:
+            self._copy(there, to)
+
+    def _copy(self, x: Array, to: Array) -> None:
+        if x.is_contiguous:
+            self._device.copy(x, to)
+        else:
+            self._device.execute(IDENTITY, (), [x], to)
 
     def _check_captured(self, k: int, x: Tensor) -> None:
         wanted = self._ir.values[k]
@@ -210,12 +247,14 @@ class DevicePlan:
         return found
 
     def _fetch(
-        self, given: dict[int, Tensor]
+        self, here: bool
     ) -> tuple[list[Tensor], list[tuple[Tensor, int, Tensor]], list[tuple[Tensor, Tensor | None]]]:
-        """Results, what is to be written to which tensors, and what to become their .grad."""
+        """Results, on the device if they are to be here, what is to be written to which tensors, and what to become
+        their .grad, where those are."""
         ir = self._ir
-        wanted = dict.fromkeys(ir.results())
         begin = self._device.begin_download
+        written = [(t, k) for t, k in (*ir.states, *ir.grads) if k is not None]
+        wanted = {k for t, k in written if _core.place_of(t) is None}.union(() if here else ir.outputs)
         flag = begin(self._flag) if self._flagged else None
         under_way = {k: begin(self._arrays[k]) for k in wanted if k in self._arrays}
         if flag is not None and flag.result()[0]:
@@ -223,24 +262,33 @@ class DevicePlan:
             under_way = {k: begin(self._arrays[k]) for k in under_way}
         found = {k: download.result() for k, download in under_way.items()}
 
-        def value(k: int) -> Tensor:
-            if k in found:
+        def value(k: int, here: bool) -> Tensor:
+            if k in self._env:
+                return _core.move(self._env[k], self._device) if here else self._env[k]
+            if not here:
                 return _core.from_numpy(found[k], True, "plan")
-            return self._env[k] if k in self._env else (given.get(k) or ir.objects[k]).clone()
+            own = self._device.empty_array(ir.values[k].dtype, ir.values[k].shape, "plan")
+            self._copy(self._arrays[k], own)
+            return _core.from_array(own)
+
+        def beside(t: Tensor, k: int) -> Tensor:
+            return value(k, _core.place_of(t) is not None)
 
         return (
-            [value(k) for k in ir.outputs],
-            [(t, k, value(k)) for t, k in ir.states],
-            [(t, None if k is None else value(k)) for t, k in ir.grads],
+            [value(k, here and k not in self._env) for k in ir.outputs],
+            [(t, k, beside(t, k)) for t, k in ir.states],
+            [(t, None if k is None else beside(t, k)) for t, k in ir.grads],
         )
 
-    def _commit(self, states: list[tuple[Tensor, int, Tensor]], grads: list[tuple[Tensor, Tensor | None]]) -> None:
+    def _commit(
+        self, states: list[tuple[Tensor, int, Tensor]], grads: list[tuple[Tensor, Tensor | None]]
+    ) -> None:  # fmt: skip
         """Write what the run has computed, on the device first, where a write may fail."""
         places = self._placing.captured
         captured = [(t, k, places[id(t)]) for t, k, _ in states if id(t) in places and k in self._arrays]
         for _, k, at in captured:  # what it is then is on the device already
             self._sent.pop(at, None)
-            self._device.copy(self._arrays[k], self._arrays[at])
+            self._copy(self._arrays[k], self._arrays[at])
         for (generator, *_, draws), (seed, first) in zip(self._ir.generators, self._numbers, strict=True):
             generator._write(seed, (first + draws) % 2**64)
         for t, _, value in states:
@@ -297,7 +345,7 @@ class DevicePlan:
         held, before = self._ir.objects[instr.ins[0]].grad, None
         if held is not None:
             before = self._arrays[instr.ins[0]]
-            device.upload(before, _host(held))
+            self._bring(held, before)
         key = (instr.out, held is not None)
         noted = self._noted.get(key)
         if noted is not None and device is self._device:
@@ -334,6 +382,18 @@ class DeviceProfile(Profile):
 
 def _host(x: Tensor) -> np.ndarray[Any, Any]:
     return x.detach().numpy()
+
+
+def _is_same(x: Tensor, y: Tensor) -> bool:
+    """Whether they are the same memory, of which neither is written while both hold it."""
+    a, b = _core.device_array(x), _core.device_array(y)
+    if a is None or b is None:
+        return a is b and _address(x) == _address(y)
+    return a.memory is b.memory and a[1:] == b[1:]
+
+
+def _is_equal(x: Tensor, y: Tensor) -> bool:
+    return x.numpy().tobytes() == y.numpy().tobytes()
 
 
 def _address(x: Tensor) -> int:

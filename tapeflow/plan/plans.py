@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import functools
 import os
+import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
-from tapeflow import _core, random
+from tapeflow import _core, _creation, random
 from tapeflow._core import Tensor
 from tapeflow.custom import custom_vjp
 from tapeflow.errors import PlanError, TapeError
@@ -56,6 +57,7 @@ class Plan(_core.Runner):
         self._recording = recording
         self._noted: IR | None = None
         self._depends: dict[tuple[bool, ...], list[bool]] = {}
+        self._placed: dict[Any, Any] = {}  # this plan on devices, by device
         self.mapped: dict[Any, Plan] = {}  # plans of this one over a batch (batching.py)
         self.passes = _passes.DEFAULT if passes is None else tuple(passes)
         _passes.run(ir, self.passes)
@@ -98,10 +100,25 @@ class Plan(_core.Runner):
         return Interpreter(self.noted()).run(inputs)
 
     def _elsewhere(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs of a run over tensors on a device, op by op."""
+        """The outputs of a run over tensors on a device: on a plan there, or op by op to see what is not finite."""
         self.check(inputs)
+        if not _core.is_tracing():
+            return self._beside(inputs).outputs(inputs)
         with _core.no_grad():
             return Interpreter(self._ir).run(inputs)
+
+    def _beside(self, inputs: Sequence[Tensor]) -> Any:
+        """This plan on the device where a captured tensor is, or else one of the inputs; kept."""
+        from tapeflow.plan.placed import DevicePlan
+
+        places = map(_core.place_of, (*self._ir.objects.values(), *inputs))
+        place = next(p for p in places if p is not None)
+        with _core.get_state_lock():
+            found = self._placed.get(place)
+            if found is None:
+                mine = weakref.proxy(self)  # so that memory of the device goes when this plan does
+                found = self._placed[place] = DevicePlan(mine, place, str(_creation.label(place)))
+        return found
 
     def _noted_as_it_is(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of a run, of what the passes left, that a recording notices; who differentiates it is refused."""
@@ -270,6 +287,9 @@ class Plan(_core.Runner):
         check_repeats(repeats)
         inputs = self._bound(args, kwargs)
         self._check_flags()
+        if any(_core.place_of(x) is not None for x in (*self._ir.objects.values(), *inputs)):
+            found: Profile = self._beside(inputs).profile(*args, repeats=repeats, **kwargs)
+            return found
         linker = _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes())
         seconds = linker.link().time(inputs, repeats)
         return profile(self._ir, self._nodes, self._layout, linker.node_of, seconds, self.name)
@@ -345,6 +365,9 @@ class Plan(_core.Runner):
             f"  {len(self._nodes)} steps, {self.nbytes:,} bytes, {self.flops:,} flops",
             f"  {len(self._tensors)} captured tensors, read at each run",
         ]
+        places = dict.fromkeys(str(x.device) for x in ir.objects.values() if _core.place_of(x) is not None)
+        if places:
+            lines.append(f"  on {' and '.join(places)}, where captured tensors are")
         for (name, what, line), times in Counter(ir.rewrites).items():
             again = f", {times} times" if times > 1 else ""
             lines.append(f"  fast, {name}: {what} ({'{}:{}'.format(*ir.lines[line][:2])}{again})")
@@ -395,8 +418,10 @@ class Plan(_core.Runner):
     def to(self, device: Any) -> Any:
         """The plan on a device: "opencl", "opencl:1", "opencl:NVIDIA" (a number, part of a name); itself for "cpu".
 
-        There it is called as here, with tensors and arrays of the host, which it sends and fetches; constants, captured
-        tensors and what lies between stay on the device. Kernels are built once for each structure.
+        There it is called as here. Arguments that are on the host are sent; results are on the device where an argument
+        or a captured tensor is, otherwise on the host. Constants, captured tensors and what lies between stay on the
+        device. Kernels are built once for each structure. (A plan whose arguments or captured tensors are on a device
+        runs there by itself.)
 
         Raises
         ------
