@@ -341,6 +341,38 @@ def test_a_failure_at_any_command_changes_nothing(where, monkeypatch):
         close(p.detach(), q.detach(), rtol=2e-2)
 
 
+def test_state_takes_the_place_of_what_it_was(there):
+    """On the plan's side alone, where a group makes it of the old one, element by element, and it is read no more."""
+    a, b, c, d = (tensor(name, 3, 3).to(there) for name in "abcd")
+
+    def f(x):
+        was = d * 1.0
+        a.assign(a * 0.5 + x)  # in place
+        b.assign(b + b.T)  # reads others than its own
+        old = c + 0.0
+        c.assign(tp.cumulative_sum(c, axis=0))  # by no group
+        d.assign(d + x)  # read as it was by a result
+        return old, was, d - was
+
+    x = tensor("x", 3, 3).to(there)
+    plan = tp.freeze(f, x)
+    sent = plan.to(there)
+    state = [t.tolist() for t in (a, b, c, d)]
+    want = [[t.tolist() for t in (*f(x), a, b, c, d)] for _ in range(3)]
+    for run in (plan, sent):
+        for t, values in zip((a, b, c, d), state, strict=True):
+            t.assign(tp.tensor(values, dtype="float32", device=there))
+        for row in want:
+            views = [t.detach() for t in (a, b, c, d)]
+            before = [t.tolist() for t in views]
+            got = [t.tolist() for t in (*run(x), a, b, c, d)]
+            np.testing.assert_allclose(got, row, rtol=1e-5)
+            assert [t.tolist() for t in views] == before
+    places = sent._placing.in_place
+    written = {id(t): k for t, k in sent._ir.states}
+    assert written[id(a)] in places and written[id(b)] not in places and written[id(c)] not in places
+
+
 def test_draws_are_made_there(there):
     g = tp.random.Generator(5)
     w = tp.zeros(7, device=there)

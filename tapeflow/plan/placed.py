@@ -114,11 +114,16 @@ class DevicePlan:
         nodes = self._placing.nodes
         with _core.get_state_lock():
             self._send(inputs)
+            for at in self._placing.in_place.values():
+                self._sent.pop(at, None)
             self._numbers = self._draws()
-            self._device.sync()
             timed = Timed(self._device)
             steps = [self._step(node, timed) for node in nodes]
-            runs = [[timed.seconds(step) for step in steps] for _ in range(repeats)]
+            runs = []
+            for _ in range(repeats):
+                self._bring_again()
+                self._device.sync()
+                runs.append([timed.seconds(step) for step in steps])
         found = steps_of(self._ir, nodes, self._placing.stored, [min(times) for times in zip(*runs, strict=True)])
         return DeviceProfile(self._device, found, f"{self.name} on {self.device}")
 
@@ -139,6 +144,8 @@ class DevicePlan:
     def _run(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         self._check_places(inputs)
         self._send(inputs)
+        for at in self._placing.in_place.values():
+            self._sent.pop(at, None)
         self._numbers = self._draws()
         try:
             self._compute()
@@ -167,6 +174,7 @@ class DevicePlan:
     def _at_once(self) -> None:
         """Compute step by step, each looking at what it has to look at. The flag is lowered first."""
         self._device.upload(self._flag, np.zeros(1, np.int32))
+        self._bring_again()
         for node in self._placing.nodes:
             self._step(node, self._device)()
 
@@ -220,6 +228,11 @@ class DevicePlan:
             self._device.upload(to, _host(x))
         else:
             self._copy(there, to)
+
+    def _bring_again(self) -> None:
+        """Bring what a run that has begun may have written over."""
+        for at in self._placing.in_place.values():
+            self._bring(self._ir.objects[at].detach(), self._arrays[at])
 
     def _copy(self, x: Array, to: Array) -> None:
         if x.is_contiguous:
@@ -287,8 +300,9 @@ class DevicePlan:
         places = self._placing.captured
         captured = [(t, k, places[id(t)]) for t, k, _ in states if id(t) in places and k in self._arrays]
         for _, k, at in captured:  # what it is then is on the device already
-            self._sent.pop(at, None)
-            self._copy(self._arrays[k], self._arrays[at])
+            if self._placing.in_place.get(k) != at:
+                self._sent.pop(at, None)
+                self._copy(self._arrays[k], self._arrays[at])
         for (generator, *_, draws), (seed, first) in zip(self._ir.generators, self._numbers, strict=True):
             generator._write(seed, (first + draws) % 2**64)
         for t, _, value in states:

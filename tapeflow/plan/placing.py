@@ -6,7 +6,7 @@ from collections.abc import Callable, Container
 from functools import partial
 from typing import Any
 
-from tapeflow.backend.opencl.fused import Body, Step, run
+from tapeflow.backend.opencl.fused import ARGUMENTS, STEPS, Body, Step, run
 from tapeflow.backend.opencl.memory import Array
 from tapeflow.backend.opencl.table import implementation
 from tapeflow.plan.arenas import ALWAYS, Life, pack
@@ -32,7 +32,7 @@ class Placing:
     """ir: what runs on the device. made_here: values that it gets otherwise, but for those from outside.
 
     nodes, views: its steps; arrays: where values are, of those that somebody reads; captured: the numbers of captured
-    tensors among them, by id.
+    tensors among them, by id; in_place: values that take the place of one of those.
     """
 
     def __init__(self, ir: IR, device: Any, fuse: bool, made_here: set[int]) -> None:
@@ -61,12 +61,13 @@ class Placing:
                 inner |= {instr.out for instr in node.instrs if instr.out not in outside}
         sources = {k for instr in ir.instrs for k in instr.ins if k not in views and k not in made}
         sources |= {view.base for view in views.values() if view.base not in made}
-        stay = sources | kept
+        self.in_place = self._written_in_place(made, last, kept)
+        stay = (sources | kept) - self.in_place.keys()
         lives = [Life(k, ir.values[k].nbytes, *ALWAYS) for k in sorted(stay)]
         lives += [
             Life(k, ir.values[k].nbytes, at, last.get(k, at))
             for k, at in made.items()
-            if k not in inner and k not in stay
+            if k not in inner and k not in stay and k not in self.in_place
         ]
         if device.pool.exact:  # a buffer for each value, whose end a checker of kernels sees
             lives = [Life(life.number, life.nbytes, *ALWAYS) for life in lives]
@@ -78,10 +79,37 @@ class Placing:
             self.arrays[k] = Array(pieces[piece], offset, value.dtype, value.shape, strides)
             if value.kind == CONST:
                 device.upload(self.arrays[k], ir.objects[k].detach().numpy())
+        for k, at in self.in_place.items():
+            self.arrays[k] = self.arrays[at]
         for k, view in views.items():
             of, value = self.arrays.get(view.base), ir.values[k]
             if of is not None:
                 self.arrays[k] = Array(of.memory, of.offset + view.offset, value.dtype, value.shape, view.strides)
+
+    def _written_in_place(self, made: dict[int, int], last: dict[int, int], kept: set[int]) -> dict[int, int]:
+        """State that may be written over what the run has of the captured tensor, which itself stays as it is until all
+        went well: new value -> value of the tensor.
+
+        A group writes it, reads the old one element by element, and nobody reads that afterwards.
+        """
+        ir, views = self.ir, self.views
+        number = {id(t): k for k, t in ir.objects.items() if ir.values[k].kind == TENSOR}
+        found: dict[int, int] = {}
+        for t, k in ir.states:
+            at, node = number.get(id(t), -1), self.nodes[made[k]] if k in made else None
+            if node is None or node.kind not in (DO_GROUP, DO_SCALARS) or at in kept or at not in last or k in found:
+                continue
+            read = {i for instr in node.instrs for i in instr.ins}
+            if (
+                ir.values[k][1:] == ir.values[at][1:]
+                and last[at] <= made[k]
+                and at not in found.values()
+                and not any(i in views and views[i].base == at for i in read)
+                and len(node.instrs) <= STEPS // 2
+                and len(read) <= ARGUMENTS // 4
+            ):
+                found[k] = at
+        return found
 
     @property
     def stored(self) -> Container[int]:
