@@ -188,7 +188,7 @@ WITHOUT_COUNTERPART = frozenset(
     binary_cross_entropy_with_logits cross_entropy kl_div nll_loss layer_norm rms_norm dropout
     elu gelu gelu_tanh leaky_relu lerp silu smul spherical_ratio empty empty_like stop_gradient grad value_and_grad
     vjp jvp hvp jacobian hessian checkpoint sparse_jacobian sparse_hessian
-    device devices eager freeze function load_plan parse_plan get_default_dtype
+    default_device device devices eager freeze function load_plan parse_plan get_default_dtype
     set_default_dtype get_num_threads set_num_threads is_grad_enabled vmap
     """.split()
 )

@@ -28,12 +28,28 @@ if DEVICE != "cpu":
 
 
 def pytest_collection_modifyitems(items):
-    """Leave the slow tests to the deep profile."""
+    """Leave the slow tests to the deep profile, and those about the cpu's memory and bits to the cpu."""
+    if DEVICE != "cpu":
+        skip = pytest.mark.skip(reason=f"about the cpu, and this is {DEVICE}")
+        for item in items:
+            if "cpu" in item.keywords:
+                item.add_marker(skip)
     if PROFILE != "deep":
         skip = pytest.mark.skip(reason="only with HYPOTHESIS_PROFILE=deep")
         for item in items:
             if "slow" in item.keywords:
                 item.add_marker(skip)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """On a device without float64 a test that needs it is skipped, by name."""
+    try:
+        return (yield)
+    except Exception as error:
+        if DEVICE != "cpu" and "has no float64" in str(error):
+            pytest.skip(str(error))
+        raise
 
 
 def global_state():

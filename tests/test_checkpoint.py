@@ -265,6 +265,7 @@ def peak(check, x):
     return max(seen), gradient
 
 
+@pytest.mark.cpu
 def test_eager_memory_is_less():
     """Without: every value. With: one of each block, and all of one block's."""
     x = normal(256, 64).requires_grad_()
@@ -409,6 +410,7 @@ def test_backward_twice_and_in_another_thread():
         y.backward()
 
 
+@pytest.mark.cpu
 def test_threads():
     x = normal(4, 6)
     f = residual_net(tp.checkpoint(lambda x: x * OWN.uniform(shape=x.shape, dtype="float64") + twice_used(x)))

@@ -332,6 +332,7 @@ def test_a_tape_holds_the_call():
     assert tape.gradient(y, x).item() == 8.0
 
 
+@pytest.mark.cpu
 def test_what_is_kept_goes_with_the_call():
     class Big:
         pass

@@ -474,6 +474,7 @@ TOO_LARGE = {
 }
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("name", sorted(TOO_LARGE))
 def test_what_does_not_fit_into_memory_is_one_kind_of_error(name):
     with pytest.raises(tp.DeviceOutOfMemory, match=r"^\[[\w.]+\] "):

@@ -337,6 +337,7 @@ def single_ops(x, axes, weight, bias, eps, centred=True):
     return y if bias is None else y + bias
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("shape,count", [((4,), 1), ((3, 5), 1), ((2, 3, 17), 2), ((40, 300), 1), ((2, 9000), 1)])
 def test_a_norm_has_the_bits_of_single_ops(shape, count):
     """The value; the eager rule against the recorded one; a row with no cotangent gets none, whatever it holds."""

@@ -100,6 +100,7 @@ def test_a_tensor_written_under_no_grad_keeps_its_place():
     assert_same(w.grad, want)
 
 
+@pytest.mark.cpu
 def test_a_saved_plan_that_can_be_differentiated(tmp_path):
     w = tp.tensor([1.0, 3.0])
     f = lambda x, s: (tp.tanh(x.detach() * x) * s * w).sum()  # noqa: E731

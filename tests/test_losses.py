@@ -228,6 +228,7 @@ def test_cross_entropy_of_any_rank_averages_over_every_row(shape):
 
 
 @pytest.mark.parametrize("create_graph", [False, True])
+@pytest.mark.cpu
 def test_cross_entropy_keeps_the_labels_it_has_checked(create_graph):
     labels, logits = np.array([0, 3, 1, 2]), np.ones((4, 5))
     (want,) = gradients(lambda x: tp.cross_entropy(x, tp.tensor(labels)), logits)

@@ -328,6 +328,7 @@ def test_blas_has_its_threads_back_after_a_product(threads):
     set_threads(2)
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("dtype", [*FLOATS, "int32"])
 @pytest.mark.parametrize("m,k,n", [(10, 10, 10), (3, 3, 3), (1, 9, 1), (4, 20, 1), (24, 24, 24)])
 def test_many_small_products(m, k, n, dtype):

@@ -382,6 +382,7 @@ RESUMABLE = [
 
 @pytest.mark.parametrize("kind, options", RESUMABLE, ids=[k.__name__ for k, _ in RESUMABLE])
 @pytest.mark.parametrize("way", ["state_dict", "file", "pickle", "deepcopy"])
+@pytest.mark.cpu  # a pickle is read there
 def test_training_resumes_bit_for_bit(kind, options, way, tmp_path):
     model, optimizer = half_trained(kind, **options)
     train(model, optimizer, 0, 6)

@@ -72,7 +72,8 @@ MORE = {
 HOST = {"result_type"}  # their results are not tensors
 NO_FUNCTION_OF_TENSORS = set(
     """
-    Tensor Tape dropout empty empty_like device devices eager enable_grad freeze function load_plan parse_plan no_grad
+    Tensor Tape dropout empty empty_like default_device device devices eager enable_grad freeze function load_plan
+    parse_plan no_grad
     vjp jvp hvp jacobian hessian sparse_jacobian sparse_hessian vmap custom_vjp checkpoint trace_nan
     get_default_dtype get_num_threads set_default_dtype set_num_threads grad is_grad_enabled value_and_grad from_dlpack
     """.split()

@@ -50,6 +50,7 @@ MADE = [
 ]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize(("data", "dtype"), MADE, ids=lambda x: type(x).__name__ if not isinstance(x, str) else x)
 def test_making_keeps_values_and_picks_the_dtype(data, dtype):
     for make in (tp.tensor, tp.asarray):
@@ -76,6 +77,7 @@ def test_tensor_always_copies():
         assert_same(t, np.arange(3.0))
 
 
+@pytest.mark.cpu
 def test_copy_false_shares_with_the_owner():
     a = np.arange(6.0).reshape(2, 3)
     for source in (a, a.T, a[:, ::-1], a[:1]):
@@ -246,6 +248,7 @@ PRINTED = [
 ]
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("shape", PRINTED, ids=str)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_repr_is_numpys(dtype, shape):
@@ -304,6 +307,7 @@ def test_looks_in_every_layout(layout, dtype):
     assert (t.T.tolist(), t.mT.tolist()) == (a.T.tolist(), a.T.tolist())
 
 
+@pytest.mark.cpu
 def test_numpy_is_read_only_and_does_not_copy():
     t = tp.tensor(MATRIX)
     a = t.numpy()
@@ -358,6 +362,7 @@ def test_a_recorded_value_never_becomes_a_silent_constant(name):
         TO_NUMPY[name](x)
 
 
+@pytest.mark.cpu
 def test_array_protocol_arguments():
     t = tp.tensor(MATRIX)
     assert np.asarray(t, dtype="float64").dtype == np.float64
@@ -400,6 +405,7 @@ def test_array_namespace():
         assert hasattr(tp, name)
 
 
+@pytest.mark.cpu
 def test_devices():
     t = tp.ones(2)
     assert t.device == tp.device("cpu") and t.to("cpu").device == t.device
@@ -410,6 +416,7 @@ def test_devices():
 # ---- DLPack ----
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_dlpack_out(dtype):
     for a in (np.arange(6).reshape(2, 3) % 2, np.zeros((0, 2)), np.ones(()), np.arange(6).reshape(2, 3).T % 2):
@@ -449,6 +456,7 @@ def test_dlpack_in():
     assert alive() is None
 
 
+@pytest.mark.cpu
 def test_dlpack_capsule_is_freed_unused_and_refused_twice():
     t = tp.tensor(MATRIX)
     capsule = t.__dlpack__()
@@ -679,6 +687,7 @@ def test_arrays_of_other_libraries_are_copied(take):
     assert_same(t, np.ones(3, "float32"))
 
 
+@pytest.mark.cpu
 def test_arrays_of_other_libraries_are_shared_when_asked():
     for take in (tp.from_dlpack, lambda d: tp.asarray(d, copy=False)):
         array = np.ones(3, "float32")
@@ -744,6 +753,7 @@ def test_bools_are_zero_or_one_inside(make):
     assert (t + t).numpy().view(np.uint8).tolist() == [1, 0, 1]
 
 
+@pytest.mark.cpu
 def test_finalizers_of_shared_memory_may_write():
     class Array(np.ndarray):
         pass

@@ -183,6 +183,7 @@ def test_tensors_compute(x):
     assert not x.requires_grad
 
 
+@pytest.mark.cpu
 @pytest.mark.parametrize("layout", tps.EVERY_LAYOUT)
 def test_layouts_are_what_they_say(layout):
     x = minimal(tps.tensors(shape=(3, 2), dtype="float64", layout=layout), lambda x: x.numpy()[2, 1] > 1)

@@ -149,7 +149,8 @@ cdef Value *sent(Value *v, object device, const char *op) except NULL:
     """A packed copy on a device of a value of the cpu."""
     cdef Value *y = remote_new(device, v.ndim, v.shape, v.dtype, op)
     try:
-        device.upload(array_at(y), to_numpy(v))
+        if v.size:
+            device.upload(array_at(y), to_numpy(v))
     except:
         value_release(y)
         raise
@@ -158,6 +159,8 @@ cdef Value *sent(Value *v, object device, const char *op) except NULL:
 
 cdef Value *brought(Value *v) except NULL:
     """A copy of v, from wherever it is, in memory of the cpu."""
+    if v.size == 0:
+        return value_new(v.ndim, v.shape, v.dtype)
     return value_from_numpy(to_numpy(v), True, "to", None)
 
 

@@ -509,15 +509,17 @@ def repeat(x, repeats, axis=None):
     n = t.v.shape[a]
     if PyLong_CheckExact(repeats):
         return another(of, repeated(t, as_index(repeats, b"repeat", "a repetition"), a))
-    counts = sent_beside(op_astype(index_tensor(repeats, a, LARGEST, b"repeat"), TPF_INT64), t.v)
+    counts = op_astype(index_tensor(repeats, a, LARGEST, b"repeat"), TPF_INT64)
     if counts.v.ndim > 1 or counts.v.size not in (1, n):
         raise errors.ShapeError(f"[repeat] repeats of shape {shape_of(counts.v)} for an axis of size {n}. Give one "
                                 "number, or one per element.")
     if counts.v.size == 1:
         return another(of, repeated(t, counts.item(), a))
-    if thread_state().flags & T_TAPE or away(t.v, counts.v, NULL) != NULL:
-        return repeated_by_tensor(t, counts, a)
-    counts = packed(counts)
+    if thread_state().flags & T_TAPE:
+        return repeated_by_tensor(t, sent_beside(counts, t.v), a)
+    if device_of(counts.v) is not device_of(t.v) and not counts.v.loose:
+        raise_mixed(b"repeat", device_of(t.v), device_of(counts.v))
+    counts = packed(op_move(counts, None))
     return repeated_each(t, <const int64_t *>counts.v.data, a)
 
 
@@ -560,7 +562,7 @@ cdef Tensor repeated_each(Tensor x, const int64_t *counts, int axis):
         if counts[i] > LARGEST - total:
             raise errors.ShapeError(f"[repeat] axis {axis} of the result would not fit 64 bits.")
         total += counts[i]
-    if not recorded_now(x):
+    if not recorded_now(x) and not is_remote(x.v):
         return repeated_now(x, counts, axis, total)
     at = value_new(1, &total, TPF_INT64)
     p = <int64_t *>at.data
@@ -568,7 +570,7 @@ cdef Tensor repeated_each(Tensor x, const int64_t *counts, int axis):
         for j in range(counts[i]):
             p[j] = i
         p += counts[i]
-    return op_take(x, wrap(at, NULL), axis)
+    return op_take(x, wrap(as_constant(at), NULL), axis)
 
 
 cdef Tensor repeated_now(Tensor x, const int64_t *counts, int axis, int64_t total):

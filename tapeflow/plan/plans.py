@@ -14,7 +14,7 @@ import numpy as np
 from tapeflow import _core, _creation, random
 from tapeflow._core import Tensor
 from tapeflow.custom import custom_vjp
-from tapeflow.errors import PlanError, TapeError
+from tapeflow.errors import DeviceError, PlanError, TapeError
 from tapeflow.plan import grouping as _grouping
 from tapeflow.plan import passes as _passes
 from tapeflow.plan import schedule as _schedule
@@ -111,14 +111,26 @@ class Plan(_core.Runner):
         """This plan on the device where a captured tensor is, or else one of the inputs; kept."""
         from tapeflow.plan.placed import DevicePlan
 
-        places = map(_core.place_of, (*self._ir.objects.values(), *inputs))
-        place = next(p for p in places if p is not None)
+        captured = [_core.place_of(x) for x in self._ir.objects.values()]
+        place = next(p for p in (*captured, *map(_core.place_of, inputs)) if p is not None)
+        if place not in captured:  # it was frozen on the cpu
+            self._check_captured(place)
         with _core.get_state_lock():
             found = self._placed.get(place)
             if found is None:
                 mine = weakref.proxy(self)  # so that memory of the device goes when this plan does
                 found = self._placed[place] = DevicePlan(mine, place, str(_creation.label(place)))
         return found
+
+    def _check_captured(self, place: Any) -> None:
+        """Do arguments on a device meet no captured tensor of the cpu, but numbers?"""
+        for t in self._tensors.values():
+            if t.ndim:
+                there = str(_creation.label(place))
+                raise DeviceError(
+                    f"[plan] arguments are on {there}, and a captured tensor {t.dtype}{list(t.shape)} is on cpu. Move "
+                    f"it with .to({there!r}) and freeze again, or the plan with plan.to({there!r})."
+                )
 
     def _noted_as_it_is(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The outputs of a run, of what the passes left, that a recording notices; who differentiates it is refused."""

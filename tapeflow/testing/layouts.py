@@ -53,10 +53,12 @@ def _reversed(x: np.ndarray) -> tp.Tensor:
 
 
 def _foreign(x: np.ndarray) -> tp.Tensor:
-    """Memory of NumPy's, read-only, by columns."""
+    """Memory of NumPy's, read-only, by columns; with another default device than the cpu a packed copy there."""
     x = np.array(x, order="F")
     x.setflags(write=False)
-    return tp.asarray(x, copy=False)
+    default = tp.empty(0).device
+    t = tp.asarray(x, copy=False)
+    return t if default == "cpu" else t.to(default)
 
 
 LAYOUTS: dict[str, Callable[[np.ndarray], tp.Tensor]] = {
