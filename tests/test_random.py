@@ -325,6 +325,7 @@ def test_threads_share_a_generator_without_losing_draws():
     assert g.state == (1, 800)
 
 
+@pytest.mark.cpu  # devices do not survive a fork
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_a_child_process_draws_too():

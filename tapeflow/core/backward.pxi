@@ -723,7 +723,7 @@ cdef Tensor checked_seed(Tensor t, seed):
         raise errors.TapeError(f"[backward] the seed has shape {shape_of(s.v)}, the target {shape_of(t.v)}: "
                                "they must be the same.")
     s = op_astype(s, t.v.dtype)
-    if s.v.loose or s.v.ndim == 0:
+    if may_go(s.v):
         s = op_move(s, device_of(t.v))
     elif device_of(s.v) is not device_of(t.v):
         raise_mixed(b"backward", device_of(t.v), device_of(s.v))

@@ -70,6 +70,11 @@ cdef Value *remote_new(object device, int ndim, const int64_t *shape, int dtype,
     return remote_over(device.alloc(size * itemsize, op.decode()), ndim, shape, dtype)
 
 
+cdef inline bint may_go(Value *v) noexcept:
+    """Does v, of the cpu, go to whichever device it meets: made of Python's data, or a number?"""
+    return v.loose or v.ndim == 0
+
+
 cdef inline Value *away(Value *a, Value *b, Value *c) noexcept:
     """The first of some operands (NULL: none) that is on a device, or NULL."""
     if is_remote(a):
@@ -222,7 +227,7 @@ cdef Tensor op_move(Tensor x, object device):
     params[0], params[1], params[2], params[3] = 3, MOVED, numbered(here), numbered(device)
     if x.v.program == MADE_INSIDE and x.node == NULL:
         return wrap(as_constant(y), NULL)
-    if ts.program != NULL and ts.flags & T_TAPE and not (x.v.loose or x.v.ndim == 0):
+    if ts.program != NULL and ts.flags & T_TAPE and not may_go(x.v):
         (<Program>ts.program).spoil(f"a tensor {describe(x.v)} was moved from one device to another")
     return recorded1(OP_IDENTITY, x, y, params, start)
 
@@ -240,7 +245,7 @@ cdef list brought_together(int nin, Value **v, Entry **nodes):
     cdef list held = []
     cdef int i
     for i in range(nin):
-        if not is_remote(v[i]) and nodes[i] != NULL and (v[i].ndim == 0 or v[i].loose):
+        if not is_remote(v[i]) and nodes[i] != NULL and may_go(v[i]):
             t = op_move(with_node(v[i], nodes[i]), device_of(there))
             held.append(t)
             v[i], nodes[i] = t.v, t.node
@@ -316,6 +321,11 @@ def move_all(list tensors not None, device):
         if old.tensor == <PyObject *>t:
             old.tensor = NULL
         value_release(old)
+
+
+def goes_along(Tensor x not None):
+    """Does x go to whichever device it meets?"""
+    return may_go(x.v)
 
 
 def operand(x):

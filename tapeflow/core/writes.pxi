@@ -8,7 +8,7 @@ cdef int rebind(Tensor t, Tensor r) except -1:
     if r is t:
         return 0
     if device_of(r.v) is not device_of(t.v):
-        if is_remote(r.v) or not (r.v.loose or r.v.ndim == 0):
+        if is_remote(r.v) or not may_go(r.v):
             raise_mixed(b"assign", device_of(t.v), device_of(r.v))
         r = op_move(r, device_of(t.v))
     if r.v.buf.foreign == BORROWED or (r.node != NULL and r.node.flags & E_LEAF):

@@ -60,10 +60,11 @@ def _bad(x: np.ndarray | None) -> bool:
 
 def _run(ir: IR, inputs: list[Tensor]) -> dict[int, Tensor | None]:
     """Every value of a run; None: the .grad that is empty."""
-    values: dict[int, Tensor | None] = dict(zip(ir.inputs, inputs, strict=True))
+    found: dict[int, Tensor | None] = dict(zip(ir.inputs, inputs, strict=True))
     for k, t in ir.objects.items():
-        if k not in values:
-            values[k] = t.grad if ir.values[k].kind == GRAD else t
+        if k not in found:
+            found[k] = t.grad if ir.values[k].kind == GRAD else t
+    values = {k: None if t is None else _core.move(t.detach(), None) for k, t in found.items()}
     for instr in ir.instrs:
         if instr.op < 0:
             continue

@@ -100,12 +100,12 @@ class Plan(_core.Runner):
         return Interpreter(self.noted()).run(inputs)
 
     def _elsewhere(self, inputs: Sequence[Tensor]) -> list[Tensor]:
-        """The outputs of a run over tensors on a device: on a plan there, or op by op to see what is not finite."""
+        """The outputs of a run over tensors on a device, by a plan there; with trace_nan on, what would not be finite
+        is found on the cpu before."""
         self.check(inputs)
-        if not _core.is_tracing():
-            return self._beside(inputs).outputs(inputs)
-        with _core.no_grad():
-            return Interpreter(self._ir).run(inputs)
+        if _core.is_tracing():
+            self._trace(list(inputs))
+        return self._beside(inputs).outputs(inputs)
 
     def _beside(self, inputs: Sequence[Tensor]) -> Any:
         """This plan on the device where a captured tensor is, or else one of the inputs; kept."""
@@ -123,9 +123,9 @@ class Plan(_core.Runner):
         return found
 
     def _check_captured(self, place: Any) -> None:
-        """Do arguments on a device meet no captured tensor of the cpu, but numbers?"""
+        """Do arguments on a device meet no captured tensor of the cpu but what goes along?"""
         for t in self._tensors.values():
-            if t.ndim:
+            if not _core.goes_along(t):
                 there = str(_creation.label(place))
                 raise DeviceError(
                     f"[plan] arguments are on {there}, and a captured tensor {t.dtype}{list(t.shape)} is on cpu. Move "
