@@ -28,8 +28,8 @@ def as_tensor(x: Any, op: str) -> Tensor:
 
 
 def fresh(array: Host) -> Tensor:
-    """A tensor over an array that nobody else has."""
-    return _core.from_numpy(array, False, "tensor")
+    """A tensor over an array that nobody else has; it goes to the device of what it meets."""
+    return _core.from_numpy(array, False, "tensor", loose=True)
 
 
 def as_int(x: Any, op: str, what: str) -> int:

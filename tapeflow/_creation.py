@@ -153,15 +153,15 @@ def convert(obj: Any, op: str, dtype: Any = None) -> Tensor:
     if kind in _NUMBERS:
         return _core.from_number(obj, dtype, op)
     if isinstance(obj, (np.ndarray, np.generic)):
-        t = _core.from_numpy(np.asarray(obj), True, op)
+        t = _core.from_numpy(np.asarray(obj), True, op, loose=True)
         return t if dtype is None else t.astype(dtype)
     if isinstance(obj, (list, tuple, range)):
         return _from_nested(obj, op, dtype)
     if hasattr(obj, "__dlpack__"):
-        t = _core.from_numpy(from_dlpack(obj).numpy(), True, op)
+        t = _core.from_numpy(from_dlpack(obj).numpy(), True, op, loose=True)
         return t if dtype is None else t.astype(dtype)
     if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__") or isinstance(obj, (memoryview, bytearray)):
-        t = _core.from_numpy(np.asarray(obj), True, op)
+        t = _core.from_numpy(np.asarray(obj), True, op, loose=True)
         return t if dtype is None else t.astype(dtype)
     raise errors.DTypeError(
         f"[{op}] a {kind.__name__} cannot become a tensor. Use numbers, nested lists of them, NumPy arrays or tensors."
@@ -204,7 +204,7 @@ def _from_nested(obj: Sequence[Any], op: str, dtype: Any) -> Tensor:
         raise errors.ShapeError(
             f"[{op}] the lists are ragged: all lists at one depth must be of the same length. ({error})"
         ) from None
-    return _core.from_numpy(array, True, op)
+    return _core.from_numpy(array, True, op, loose=True)
 
 
 def _numbers_to_array(obj: Any, dtype: np.dtype[Any], kinds: set[type]) -> np.ndarray[Any, Any]:

@@ -532,6 +532,7 @@ def test_a_mapped_plan_that_is_differentiated_or_recorded():
     assert tape.gradient(y, x).shape == (5,)
 
 
+@pytest.mark.cpu  # what a file holds is read there
 def test_a_plan_that_was_read_from_a_file_or_a_text(tmp_path):
     w = t(6, 4, seed=3)
     for f, shape in ((lambda x: tp.sin(x) * x, ()), (lambda x: tp.tanh(w @ x), (4,))):

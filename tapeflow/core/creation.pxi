@@ -608,10 +608,12 @@ def from_number(number, dtype, str op):
     return number_tensor(number, code, op.encode())
 
 
-def from_numpy(array, bint copy, str op, owner=None):
+def from_numpy(array, bint copy, str op, owner=None, bint loose=False):
     """A tensor of a NumPy array, with a copy or over memory that owner (or the array) keeps alive; for the Python parts
-    of the package."""
-    return wrap(as_constant(value_from_numpy(array, copy, op, array if owner is None else owner)), NULL)
+    of the package. loose: it goes to the device of what it meets."""
+    cdef Value *v = as_constant(value_from_numpy(array, copy, op, array if owner is None else owner))
+    v.loose = loose
+    return wrap(v, NULL)
 
 
 def result_type(*args):

@@ -84,7 +84,7 @@ cdef inline Value *away(Value *a, Value *b, Value *c) noexcept:
     return c if c != NULL and is_remote(c) else NULL
 
 
-cdef Value *any_away(int nin, Value **v) noexcept:
+cdef inline Value *any_away(int nin, Value **v) noexcept:
     cdef int i
     for i in range(nin):
         if is_remote(v[i]):

@@ -95,7 +95,7 @@ class Rewriter:
         return x if self.values[x].shape == shape else self.emit(_BROADCAST, (x,), shape, self.values[x].dtype)
 
     def constant(self, elements: Any, dtype: int) -> int:
-        x = _core.from_numpy(np.asarray(elements, DTYPES[dtype]), True, "freeze")
+        x = _core.from_numpy(np.asarray(elements, DTYPES[dtype]), True, "freeze", loose=True)
         number = self.ir.new_value(Value(CONST, dtype, x.shape))
         self.ir.objects[number] = x
         return number

@@ -142,7 +142,7 @@ class Patterns:
                 continue
             size = values[k].size
             places = np.arange(start, start + size, dtype="float64").reshape(values[k].shape)
-            xs.append(_core.from_numpy(places, True, "sparse"))
+            xs.append(_core.from_numpy(places, True, "sparse", loose=True))
             rows.append(self.of.get(k, self.sparse.csr_matrix((size, self.n), dtype=np.int8)))
             start += size
         out = values[instr.out]
@@ -182,7 +182,7 @@ class Patterns:
             at = _core.compute_op(
                 CODES["take"],
                 instr.params[:1],
-                [_core.from_numpy(places, True, "sparse"), self.known[idx]],
+                [_core.from_numpy(places, True, "sparse", loose=True), self.known[idx]],
                 FLOAT64,
                 values[updates].shape,
             )
@@ -423,7 +423,7 @@ def _products(
     seeds[colors, np.arange(colors.size)] = 1
     if count == 0:
         return np.zeros((0, 0), like.dtype)
-    found = over(f, _core.from_numpy(seeds.reshape(count, *like.shape), True, "sparse"), forward, linked)[0]
+    found = over(f, _core.from_numpy(seeds.reshape(count, *like.shape), True, "sparse", loose=True), forward, linked)[0]
     return _core.array_of(found).reshape(count, -1)
 
 
