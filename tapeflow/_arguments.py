@@ -97,7 +97,7 @@ def fitting(value: Any, dtype: np.dtype[Any], op: str) -> Tensor:
     """value as a tensor of this dtype; a value of a higher kind (a float for ints) does not fit."""
     if type(value) in NUMBERS:
         if NUMBERS[type(value)] <= _KINDS[dtype.kind] or type(value) is int and value in (0, 1):
-            return _core.full((), value, dtype)
+            return _core.from_number(value, dtype, op)
         raise errors.DTypeError(f"[{op}] {value!r} does not fit dtype {dtype}. Cast the tensor with .astype first.")
     if isinstance(value, _core.WeakFloat):
         return value.astype(dtype) if dtype.kind == "f" else fitting(_core.as_number(value), dtype, op)

@@ -219,7 +219,7 @@ def _stack_nested(obj: Any, op: str) -> Tensor:
         return obj
     if isinstance(obj, (list, tuple, range)):
         if not any(_holds_tensor(x) for x in obj):
-            return _from_nested(obj, op, None) if len(obj) else _core.zeros(0)
+            return _from_nested(obj, op, None) if len(obj) else _core.operand([])
         parts = [x if type(x) in _NUMBERS else _stack_nested(x, op) for x in obj]
         try:
             return _core.stack(parts)
@@ -277,7 +277,9 @@ def meshgrid(*arrays: Any, indexing: str = "xy") -> list[Tensor]:
     """
     if indexing not in ("xy", "ij"):
         raise errors.ShapeError(f"[meshgrid] indexing must be 'xy' or 'ij', got {indexing!r}.")
-    tensors = [_core.asarray(a) for a in arrays]
+    tensors = _core.put_together([_core.operand(a) for a in arrays], "meshgrid")
+    if not any(isinstance(a, Tensor) for a in arrays):  # on the default device
+        tensors = [_core.asarray(a) for a in arrays]
     for t in tensors:
         if t.ndim > 1:
             raise errors.ShapeError(f"[meshgrid] coordinates must be 0-d or 1-D, got shape {t.shape}.")

@@ -396,7 +396,7 @@ def _like(g: Any, like: Any, name: str, what: str) -> Tensor | None:
         raise DTypeError(f"[custom_vjp] {name} returned a gradient for what is {what}. Return None there.")
     of = "an argument" if what == "gradient" else "a result"
     if type(g) in (float, int):
-        g = _core.full((), float(g), like[1])
+        g = _core.from_number(float(g), like[1], "custom_vjp")
     if isinstance(g, (np.ndarray, np.generic)):
         g = _core.operand(g)
     if not isinstance(g, Tensor):

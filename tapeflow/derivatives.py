@@ -36,6 +36,7 @@ def _as_like(x: Any, like: Tensor, name: str, what: str) -> Tensor:
     t = _core.asarray(x, dtype=like.dtype if type(x) in (int, float) else None)
     if not isinstance(x, Tensor):
         t = _core.move(t, _core.place_of(like))
+    t = _core.put_beside(t, like, name)
     if t.shape != like.shape:
         raise errors.ShapeError(f"[{name}] a {what} has shape {t.shape}, expected {like.shape}, as what it belongs to.")
     if t.dtype != like.dtype:

@@ -94,7 +94,7 @@ def _pad_axis(x: Tensor, axis: int, width: tuple[int, int], mode: str) -> Tensor
 def _pad_once(x: Tensor, widths: list[tuple[int, int]], axes: list[int], mode: str) -> Tensor:
     """The same along several axes, with x moved once: the borders of each axis are padded along those before it."""
     shape, inside = _pad_frame(x, widths)
-    y = _core.empty(shape, x.dtype)
+    y = _core.empty(shape, x.dtype, x.device)
     y[inside] = x
     for i, axis in enumerate(axes):
         before, after = widths[axis]
@@ -171,12 +171,14 @@ def _numbers(t: Tensor) -> Any:
 def _pad_constant(x: Tensor, widths: list[tuple[int, int]], values: Any) -> Tensor:
     shape, inside = _pad_frame(x, widths)
     one = None if is_sequence(values) else fitting(values, x.dtype, "pad")
+    if one is not None and isinstance(values, Tensor):
+        x, one = _core.put_together([x, one], "pad")
     if one is not None and one.requires_grad:
         y = _core.broadcast_to(one, shape)
     elif one is not None and x.size < _LARGE:
-        y = _core.full(shape, one)
+        y = _core.full(shape, one, device=x.device)
     else:  # the border alone
-        y = _core.empty(shape, x.dtype)
+        y = _core.empty(shape, x.dtype, x.device)
         ends = None if one is not None else _pad_values(values, x)
         for axis, (before, after) in enumerate(widths):  # where borders meet, the later axis has its value
             head = (slice(None),) * axis

@@ -127,9 +127,10 @@ def _draw_shape(shape: Any, parameters: tuple[float | Tensor, ...], op: str) -> 
 def _place(device: Any, parameters: tuple[Any, ...], op: str) -> Any:
     """Where to draw: on the device asked for, or that of a parameter that is on one, or the default device."""
     if device is None:
-        for p in parameters:
-            if isinstance(p, Tensor) and p.ndim:
-                return _core.place_of(p)
+        tensors = [p for p in parameters if isinstance(p, Tensor)]
+        places = [place for place in map(_core.place_of, tensors) if place is not None]
+        if places or any(p.ndim and not _core.goes_along(p) for p in tensors):
+            return places[0] if places else None
     return _creation.place(device, f"random.{op}")
 
 
@@ -316,6 +317,8 @@ class Generator(_core.GeneratorState):
         there = _place(device, (p,), "bernoulli")
         if isinstance(p, Tensor):
             words = _core.random_fill(self, "bits32", shape, "int64", device=there)
+            if there is not None and not there.fp64:  # a float32 times 2**32 is exact
+                return words < _core.ceil(p.astype("float32") * 4294967296.0).astype("int64")
             return words.astype("float64") < p.astype("float64") * 4294967296.0
         if not 0.0 <= p <= 1.0:
             raise NumberRangeError(f"[random.bernoulli] p is {p}, expected a probability in 0 .. 1.")

@@ -104,8 +104,9 @@ def average(
     axes = _axes(axis, x.ndim, "average")
     if weights is None:
         y = _core.mean(x, axes, keepdims)
-        return (y, _core.full(y.shape, _extent(x.shape, axes), x.dtype)) if returned else y
-    w = _fit(as_tensor(weights, "average"), x, axes)
+        return (y, _core.full_like(y, _extent(x.shape, axes))) if returned else y
+    x, w = _core.put_together([x, as_tensor(weights, "average")], "average")
+    w = _fit(w, x, axes)
     total = _core.sum(w, axes, keepdims)
     y = _core.divide(_core.sum(_core.multiply(x, w), axes, keepdims), total)
     return (y, _core.broadcast_to(total.astype(y.dtype), y.shape)) if returned else y
@@ -302,6 +303,8 @@ def quantile(x: _Array, q: _Array, axis: _Axes = None, keepdims: bool = False, *
     axes = _axes(axis, x.ndim, "quantile")
     if method not in METHODS:
         raise errors.NumberRangeError(f"[quantile] method {method!r} is not known. Use one of {', '.join(METHODS)}.")
+    if isinstance(q, Tensor):
+        x, q = _core.put_together([x, q], "quantile")
     points, lead = _points(q)
     n = _extent(x.shape, axes)
     if n == 0:
@@ -372,7 +375,7 @@ def _ranked(x: Tensor, axes: _Gone, ranks: Any) -> Tensor:
     n = math.prod(x.shape[len(kept) :])
     if _core.is_recording():
         found = _core.reshape(x, (rows, n))
-        where = _core.add(_places(found, as_tensor(ranks, "quantile")), _core.arange(rows) * n)
+        where = _core.add(_places(found, as_tensor(ranks, "quantile")), _core.counted(rows) * n)
         return _core.take(_core.reshape(x, -1), where, 0)
     values = x.numpy().reshape(rows, n)
     with _creation.allocation("quantile", f"the order of {x.size} elements"):
@@ -380,7 +383,7 @@ def _ranked(x: Tensor, axes: _Gone, ranks: Any) -> Tensor:
         wanted = wanted if wanted.size else np.zeros(1, np.int64)  # some row, also for no rank
         if recorded(x):
             return _core.take(x, (_positions(values, wanted.tolist()) + np.arange(rows) * n)[back], None)
-        return fresh(_values(values, wanted.tolist())[back])
+        return _core.returned_to(fresh(_values(values, wanted.tolist())[back]), x)
 
 
 def _places(x: Tensor, ranks: Tensor) -> Tensor:
@@ -455,19 +458,24 @@ def diff(
     if n < 0:
         raise errors.NumberRangeError(f"[diff] n must not be negative, got {n}.")
     if n and (prepend is not None or append is not None):
-        ends = [None if e is None else _end(e, x, a) for e in (prepend, append)]
-        x = _core.concat([part for part in (ends[0], x, ends[1]) if part is not None], a)
+        ends = [None if e is None else _as_end(e, x) for e in (prepend, append)]
+        parts = _core.put_together([part for part in (ends[0], x, ends[1]) if part is not None], "diff")
+        x = _core.concat([_stretched(part, x, a) for part in parts], a)
     return _core.differences(x, n, a)
 
 
-def _end(value: Any, x: Tensor, axis: int) -> Tensor:
-    """What is joined to x: a number as one element along the axis."""
+def _as_end(value: Any, x: Tensor) -> Tensor:
+    """What is joined to x as a tensor; of a float tensor a number takes the dtype."""
     if type(value) in (int, float) and x.dtype.kind == "f":
-        value = _core.full((), value, x.dtype)
-    value = as_tensor(value, "diff")
-    if value.ndim:
-        return value
-    return _core.broadcast_to(value, tuple(1 if a == axis else n for a, n in enumerate(x.shape)))
+        value = _core.from_number(value, x.dtype, "diff")
+    return as_tensor(value, "diff")
+
+
+def _stretched(part: Tensor, x: Tensor, axis: int) -> Tensor:
+    """A number as one element along the axis."""
+    if part.ndim:
+        return part
+    return _core.broadcast_to(part, tuple(1 if a == axis else n for a, n in enumerate(x.shape)))
 
 
 def trapezoid(y: _Array, x: _Array | None = None, dx: _Array = 1.0, axis: SupportsIndex = -1) -> Tensor:

@@ -384,7 +384,7 @@ cdef class Walk:
 
     cdef int send(self, Slot *s, Value *like) except -1:
         """A cotangent of the cpu, of a number or made of Python's data, goes to the device of what was saved."""
-        cdef Tensor t = op_move(self.take_slot(s), device_of(like))
+        cdef Tensor t = sent_to(self.take_slot(s), like, b"backward")
         s.v, s.node = value_share(t.v), t.node
         if s.node != NULL:
             s.node.refs += 1
@@ -566,6 +566,9 @@ cdef class Walk:
             g = wrap(value_share(self.leaves[i].slot.v), self.leaves[i].slot.node)
             if e.hooks != NULL:
                 g = self.hooked(<list>e.hooks, g)
+            if e.tensor != NULL:
+                t = <Tensor>e.tensor  # what is taken as a number gets one back
+                g = sent_to(g, t.v, b"backward") if t.v.ndim else op_move(g, device_of(t.v))
             if self.sources is not None:
                 key = <uintptr_t>e
                 if key in self.sources:
@@ -661,10 +664,12 @@ cdef Value *negative_sum(Value *g, Value *like) except NULL:
 
 
 cdef Value *zero_like(Value *g) except NULL:
-    """Zeros of g's shape, one element stretched."""
+    """Zeros of g's shape, where g is, one element stretched."""
     cdef Value *zero = value_scalar(g.dtype)
     cdef Value *v
     memset(zero.data, 0, 8)
+    if is_remote(g):
+        zero = number_there(zero, device_of(g))
     try:
         v = value_broadcast(zero, g.ndim, g.shape)
     finally:
@@ -684,13 +689,14 @@ cdef Tensor run_hooks(list hooks, Tensor g):
         if r.v.dtype != g.v.dtype or not same_shape(r.v, g.v):
             raise errors.TapeError(f"[register_hook] a hook changed the gradient from {describe(g.v)} to "
                                    f"{describe(r.v)}; shape and dtype must stay.")
-        g = r
+        g = sent_to(r, g.v, b"register_hook")
     return g
 
 
 cdef Tensor packed(Tensor g):
     """g, or a tensor of the same value that is contiguous and shares no tensor object with anyone."""
     cdef Value *v = owned(g.v) if g.v.contiguous or is_remote(g.v) and is_contiguous(g.v) else value_copy(g.v)
+    v.loose = False              # a user's tensor
     if thread_state().flags & T_TAPE:
         try:
             note_packed(v, g.v)
@@ -723,10 +729,7 @@ cdef Tensor checked_seed(Tensor t, seed):
         raise errors.TapeError(f"[backward] the seed has shape {shape_of(s.v)}, the target {shape_of(t.v)}: "
                                "they must be the same.")
     s = op_astype(s, t.v.dtype)
-    if may_go(s.v):
-        s = op_move(s, device_of(t.v))
-    elif device_of(s.v) is not device_of(t.v):
-        raise_mixed(b"backward", device_of(t.v), device_of(s.v))
+    s = sent_to(s, t.v, b"backward")
     return packed(s) if s.v.buf.foreign == BORROWED else s
 
 

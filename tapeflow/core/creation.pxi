@@ -12,8 +12,8 @@ cdef inline Tensor made(Value *v, bint requires_grad, object device, str op):
 
 
 cdef inline object beside(Tensor x, object device):
-    """The device that was asked for, or x's."""
-    return device if device is not None or not is_remote(x.v) else x.device
+    """The device that was asked for, or x's; None for the default one of Python's data."""
+    return device if device is not None or not (is_remote(x.v) or devices_asked and not x.v.loose) else x.device
 
 
 cdef inline int number_dtype(object number) noexcept:
@@ -52,6 +52,8 @@ cdef Tensor full_of(int ndim, const int64_t *shape, object number, object dtype,
                     str op):
     """A tensor with one number everywhere; where that is a tensor of a recording, made by ops that a replay repeats."""
     cdef Tensor t
+    if device is None and isinstance(number, Tensor) and is_remote((<Tensor>number).v):
+        device = number.device
     if not isinstance(number, Tensor) or not thread_state().flags & T_TAPE:
         return made(full_value(ndim, shape, number, dtype), requires_grad, device, op)
     if type(number) is WeakFloat:
@@ -59,7 +61,9 @@ cdef Tensor full_of(int ndim, const int64_t *shape, object number, object dtype,
     else:
         t = one_number(number).detach()
         t = t if dtype is None else op_astype(t, dtype_code(dtype, "full"))
-    t = placed_on(op_broadcast(op_reshape(t, 0, NULL), ndim, shape), device, op)
+    if device is not None or devices_asked:
+        t = op_move(t, _creation.place(device, op))
+    t = settled(op_broadcast(op_reshape(t, 0, NULL), ndim, shape))
     return t.requires_grad_() if requires_grad else t
 
 
@@ -129,6 +133,8 @@ def full_like(x, fill_value, dtype=None, device=None, bint requires_grad=False):
     """A tensor of x's shape with one number everywhere; of x's dtype unless given."""
     cdef Tensor t = as_tensor(x)
     dtype = _numpy_dtypes[t.v.dtype] if dtype is None else dtype
+    if isinstance(fill_value, Tensor) and is_remote((<Tensor>fill_value).v) and device is None and not t.v.loose:
+        sent_to(fill_value, t.v, b"full_like")
     return full_of(t.v.ndim, t.v.shape, fill_value, dtype, requires_grad, beside(t, device), "full_like")
 
 

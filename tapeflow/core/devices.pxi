@@ -234,7 +234,46 @@ cdef Tensor op_move(Tensor x, object device):
 
 cdef inline Tensor sent_beside(Tensor x, Value *like):
     """x, on like's device where it may go there."""
-    return op_move(x, device_of(like)) if is_remote(like) and x.v.loose and not is_remote(x.v) else x
+    return op_move(x, device_of(like)) if is_remote(like) and not is_remote(x.v) and may_go(x.v) else x
+
+
+cdef Tensor sent_to(Tensor x, Value *like, const char *op):
+    """x where like is: an error if it may not go there."""
+    if not (is_remote(x.v) or is_remote(like)):
+        return x
+    x = sent_beside(x, like)
+    if device_of(x.v) is not device_of(like):
+        raise_mixed(op, device_of(like), device_of(x.v))
+    return x
+
+
+cdef inline bint keeps(Tensor x):
+    """Is x a constant of a recording that each op of it sends anew? So a plan can run on any device."""
+    return x.v.loose and x.node == NULL and thread_state().flags & T_TAPE != 0
+
+
+cdef inline Tensor written_beside(Tensor x, Value *like):
+    """x, which is to be stretched and written into like, on like's device where it may go there."""
+    return x if not is_remote(like) or keeps(x) else sent_beside(x, like)
+
+
+cdef list sent_together(list tensors, const char *op):
+    """The tensors, all of them where the first that is on a device is."""
+    cdef Tensor t
+    cdef Value *there = NULL
+    for t in tensors:
+        if is_remote(t.v):
+            there = t.v
+            break
+    return tensors if there == NULL else [t if keeps(t) else sent_to(t, there, op) for t in tensors]
+
+
+cdef Value *number_there(Value *number, object device) except NULL:
+    """A number of the cpu, which is taken over, in a device's memory."""
+    try:
+        return remote_over(operand_array(device, number, b"to").memory, 0, number.shape, number.dtype)
+    finally:
+        value_release(number)
 
 
 cdef list brought_together(int nin, Value **v, Entry **nodes):
@@ -263,7 +302,7 @@ cdef Tensor placed_on(Tensor t, object device, str op):
     if device is None and not devices_asked:
         return settled(t)
     cdef object there = _creation.place(device, op)
-    return settled(t if there is None else op_move(t, there))
+    return settled(op_move(t, there))
 
 
 def move(Tensor x not None, device):
@@ -331,3 +370,25 @@ def goes_along(Tensor x not None):
 def operand(x):
     """x as a tensor: itself, or what goes to the device of what it meets."""
     return as_tensor(x)
+
+
+def counted(int64_t n):
+    """0, 1, ... n-1, which goes to the device of what it meets."""
+    return arange_int(n)
+
+
+def put_beside(Tensor x not None, Tensor like not None, str op):
+    """x where like is: itself there, or a number or Python's data that is sent; else a DeviceError."""
+    return sent_to(x, like.v, op.encode())
+
+
+def put_together(list tensors not None, str op):
+    """The tensors, all of them where the first that is on a device is, as put_beside."""
+    return sent_together(tensors, op.encode())
+
+
+def returned_to(Tensor y not None, Tensor like not None):
+    """y, which was computed of like in memory of the cpu, where like is."""
+    y = op_move(y, device_of(like.v))
+    y.v.loose = like.v.loose
+    return y

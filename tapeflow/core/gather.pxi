@@ -395,6 +395,7 @@ cdef Tensor op_put(Tensor x, Tensor idx, Tensor v, int axis, bint unique, bint i
             e.params[1], e.params[2] = axis, unique
         if not is_remote(y):
             put_into(y, idx.v, v.v, axis)
+            y.loose = y.loose and v.v.loose
         step_ends(ts, start, OP_PUT, 3, vals, y)
     except:
         value_release(y)
@@ -593,7 +594,7 @@ def put_along_axis(x, indices, values, axis=-1):
     cdef tpf_places p
     cdef Tensor whole = x if isinstance(x, Tensor) else _creation.convert(x, "put_along_axis")
     cdef Tensor t = whole
-    cdef Tensor v = fitting(values, t.v.dtype, "put_along_axis")
+    cdef Tensor v = written_beside(fitting(values, t.v.dtype, "put_along_axis"), t.v)
     if axis is None:
         t = op_reshape_flat(t)
         axis = 0

@@ -258,6 +258,7 @@ cdef int set_item(Tensor t, object index, object value) except -1:
     else:
         v = as_tensor(value)
         v = cast_for_write(v, t.v.dtype, "setitem")
+    v = written_beside(v, t.v)
     check_write(t, "setitem")  # now: making a tensor of value may have run the caller's code
     if advanced:
         return set_advanced(t, index, v)
@@ -388,6 +389,8 @@ cdef object _everything = slice(None)
 cdef Tensor mask_index(Tensor t, Tensor mask, int axis):
     """The positions that a mask selects from the axes that it is for."""
     cdef int d
+    if mask.v.ndim == 0:
+        mask = sent_beside(mask, t.v)
     for d in range(mask.v.ndim):
         if mask.v.shape[d] != t.v.shape[axis + d]:
             raise errors.TensorIndexError(f"[index] a mask of shape {shape_of(mask.v)} does not fit axes {axis} to "

@@ -137,7 +137,7 @@ def broadcast_arrays(*arrays):
     cdef int ndim = 0
     cdef int d, s
     cdef Tensor t
-    cdef list tensors = [given(a, "broadcast_arrays") for a in arrays]
+    cdef list tensors = sent_together([given(a, "broadcast_arrays") for a in arrays], b"broadcast_arrays")
     for t in tensors:
         ndim = t.v.ndim if t.v.ndim > ndim else ndim
     for d in range(ndim):
@@ -748,7 +748,7 @@ def index_add(x, axis, indices, updates, *, alpha=1):
     cdef Value *like
     if idx.v.ndim != 1:
         raise errors.ShapeError(f"[index_add] indices must be 1-D, got shape {shape_of(idx.v)}. Use tp.ravel.")
-    u = fitting(updates, t.v.dtype, "index_add")
+    u = written_beside(fitting(updates, t.v.dtype, "index_add"), t.v)
     like = value_meta(t.v)
     try:
         like.shape[a] = idx.v.size

@@ -71,6 +71,8 @@ cdef Tensor op_norm(Tensor x, Tensor weight, Tensor bias, int axes, double eps, 
     cdef bint wanted = False
     cdef double start = step_begins(ts)
     vals[0] = vals[1] = vals[2] = NULL
+    if any_tensor_away(given[:nin]):
+        given = sent_together(given[:nin], b"layer_norm")
     try:
         for d in range(nin):  # contiguous: the rule reads them as they are
             t = given[d]

@@ -323,7 +323,7 @@ cdef list tensor_list(object xs, str op):
                 dtype = -1
                 break
         else:
-            return xs
+            return sent_together(xs, op.encode()) if op == "stack" and any_tensor_away(xs) else xs
     # Python numbers are weak here, too
     for x in xs:
         if not is_weak(x):
@@ -337,7 +337,8 @@ cdef list tensor_list(object xs, str op):
         if True in [isinstance(x, (float, WeakFloat)) for x in xs] and not is_float(dtype):
             dtype = default_float
         parts = [weak_tensor(x, dtype, op.encode()) if is_weak(x) else as_tensor(x) for x in xs]
-    return [op_astype(t, dtype) for t in parts]
+    parts = [op_astype(t, dtype) for t in parts]
+    return sent_together(parts, b"stack") if op == "stack" and any_tensor_away(parts) else parts
 
 
 def concat(arrays, axis=0):
@@ -455,7 +456,7 @@ def scatter_add(x, indices, updates, axis=0):
     for d in range(ndim):
         shape[d] = (t.v.shape[d] if d < a else idx.v.shape[d - a] if d < a + idx.v.ndim
                     else t.v.shape[d - idx.v.ndim + 1])
-    return op_scatter_add(t, idx, op_broadcast(op_astype(u, t.v.dtype), ndim, shape), a)
+    return op_scatter_add(t, idx, op_broadcast(written_beside(op_astype(u, t.v.dtype), t.v), ndim, shape), a)
 
 
 def astype(x, dtype, copy=True):

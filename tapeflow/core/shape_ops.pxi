@@ -319,6 +319,7 @@ cdef Tensor op_assign(Tensor x, const int64_t *params, Tensor v, bint in_place):
             e.params = params_copy(params)
         if not is_remote(y):
             copy_into_window(y, params, v.v)
+            y.loose = y.loose and v.v.loose
         step_ends(ts, start, OP_ASSIGN, 2, vals, y)
     except:
         value_release(y)
@@ -351,6 +352,8 @@ cdef Tensor op_concat(list parts, int axis):
     """The tensors (same dtype, same shape but for axis) one after the other."""
     cdef ThreadState *ts = thread_state()
     cdef double start = step_begins(ts)
+    if any_tensor_away(parts):
+        parts = sent_together(parts, b"concat")  # an op of its own, so that gradients find their way back
     cdef Tensor t = parts[0]
     cdef Value *first = t.v
     cdef Value *y

@@ -356,6 +356,8 @@ cdef class Tensor:
             if g.v.dtype != self.v.dtype or not same_shape(g.v, self.v):
                 raise errors.ShapeError(f"[grad] .grad must be like the tensor, {describe(self.v)}, "
                                         f"got {describe(g.v)}.")
+            if device_of(g.v) is not device_of(self.v):
+                raise_mixed(b"grad", device_of(self.v), device_of(g.v))
         set_grad(self, value)
 
     @grad.deleter
@@ -736,6 +738,7 @@ cdef class Tensor:
         else:
             v = cast_for_write(as_tensor(value), self.v.dtype, "assign")
         check_write(self, "assign")
+        v = written_beside(v, self.v)
         if not same_shape(v.v, self.v):
             v = op_broadcast_for_write(v, self.v, "assign")
         rebind(self, v)

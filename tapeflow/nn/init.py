@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 import tapeflow as tp
+from tapeflow import _core
 from tapeflow.errors import DTypeError, NumberRangeError, ShapeError
 
 __all__ = [
@@ -62,7 +63,7 @@ def _given(target: Target, values: tp.Tensor) -> tp.Tensor:
     if not isinstance(target, tp.Tensor):
         return values
     with tp.no_grad():
-        return target.assign(values)
+        return target.assign(_core.move(values, _core.place_of(target)))
 
 
 def _fans(target: Target, op: str) -> tuple[int, int]:
@@ -261,7 +262,7 @@ def orthogonal(
     if len(shape) < 2:
         raise ShapeError(f"[init.orthogonal] shape {shape} is not that of a matrix. Give two or more axes.")
     rows, columns = shape[0], math.prod(shape[1:])
-    draws = _draws(generator).normal(shape=(max(rows, columns), min(rows, columns)), dtype="float64")
+    draws = _draws(generator).normal(shape=(max(rows, columns), min(rows, columns)), dtype="float64", device="cpu")
     q, r = np.linalg.qr(draws.numpy())
     q = q * np.where(np.diagonal(r) < 0.0, -1.0, 1.0)
-    return _given(target, tp.tensor(gain * (q if rows >= columns else q.T).reshape(shape)).astype(dtype))
+    return _given(target, tp.tensor((gain * (q if rows >= columns else q.T).reshape(shape)).astype(dtype)))

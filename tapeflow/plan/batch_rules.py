@@ -84,7 +84,7 @@ def _permuted(x: Tensor, axes: list[int]) -> Tensor:
 
 def _offsets(n: int, step: int, ndim: int) -> Tensor:
     """0, step, 2 step, ... along the axis of the batch, of tensors of ndim axes beside it."""
-    return _core.reshape(_core.arange(0, n, dtype="int64") * step, (n, *(1,) * ndim))
+    return _core.reshape(_core.counted(n) * step, (n, *(1,) * ndim))
 
 
 def _shifted(mask: int) -> int:
