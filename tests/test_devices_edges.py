@@ -1,5 +1,7 @@
 """Tensors on devices at the edges: where results, gradients and constants are, and what numbers of the cpu may do."""
 
+import pickle
+
 import numpy as np
 import pytest
 
@@ -81,11 +83,12 @@ def test_data_of_python_in_layer_norm(name):
 def test_what_is_computed_on_the_cpu_stays_there(name):
     x = tp.tensor([3.0, 1.0, 2.0], requires_grad=True)
     made = [tp.diag(x.detach()), tp.median(tp.ones((3, 2)), axis=0), tp.broadcast_to(tp.tensor(1.0), (3,))]
+    made += [tp.from_dlpack(np.ones(3, np.float32)), pickle.loads(pickle.dumps(x)).detach()]
     x[1:].sum().backward()
-    made += [x.grad, tp.grad(lambda a: a[:1].sum())([1.0, 2.0]), tp.grad(lambda a: tp.flip(a).sum())(tp.ones(3))]
+    made += [x.grad, tp.grad(lambda a: a[:1].sum())(np.ones(2)), tp.grad(lambda a: tp.flip(a).sum())(tp.ones(3))]
     for t in made:
         with pytest.raises(DeviceError, match="cpu"):
-            t + tp.ones(t.shape, device=name)
+            t.astype("float32") + tp.ones(t.shape, device=name)
 
 
 def test_the_default_device_leaves_others_alone(name):
@@ -148,6 +151,7 @@ def test_data_of_python_goes_along(name):
     m = tp.ones((3, 2), device=name)
     for y in (
         tp.pad(x, 2),
+        tp.repeat([1.0, 2.0], tp.tensor([1, 2], device=name)),
         tp.pad(x, 1, mode="edge"),
         tp.diff(x, append=[1.0]),
         tp.diff([1.0, 2.0], prepend=x),

@@ -517,6 +517,7 @@ def repeat(x, repeats, axis=None):
         return another(of, repeated(t, counts.item(), a))
     if thread_state().flags & T_TAPE:
         return repeated_by_tensor(t, sent_beside(counts, t.v), a)
+    t = sent_beside(t, counts.v)
     if device_of(counts.v) is not device_of(t.v) and not counts.v.loose:
         raise_mixed(b"repeat", device_of(t.v), device_of(counts.v))
     counts = packed(op_move(counts, None))
