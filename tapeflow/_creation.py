@@ -258,12 +258,12 @@ def from_dlpack(obj: Any) -> Tensor:
         raise errors.DTypeError(
             f"[from_dlpack] expected an object with __dlpack__ on the CPU, got {type(obj).__name__}: {error}"
         ) from None
-    return _core.settle(_core.from_numpy(array, False, "from_dlpack"))
+    return _core.from_numpy(array, False, "from_dlpack")
 
 
 def rebuild(array: np.ndarray[Any, Any], requires_grad: bool) -> Tensor:
     """What pickle calls."""
-    return _core.settle(_core.from_numpy(array, True, "pickle")).requires_grad_(requires_grad)
+    return _core.from_numpy(array, True, "pickle").requires_grad_(requires_grad)
 
 
 # ---- grids

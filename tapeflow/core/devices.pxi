@@ -372,11 +372,6 @@ def operand(x):
     return as_tensor(x)
 
 
-def settle(Tensor t not None):
-    """t, a tensor that a user asked for, which stays where it is."""
-    return settled(t)
-
-
 def counted(int64_t n):
     """0, 1, ... n-1, which goes to the device of what it meets."""
     return arange_int(n)
