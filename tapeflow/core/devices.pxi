@@ -9,6 +9,7 @@
 cdef enum:
     KEPT_NUMBERS = 4096          # of a device: numbers that are in its memory already
 
+cdef bint devices_used = False   # a value was on a device: until then nothing has to ask
 cdef object _Array = None        # the class of a view of a device's memory, once there is one
 cdef object _make_array = None
 cdef dict _numbers = {}          # (device, dtype, word) -> the number in the device's memory
@@ -16,10 +17,11 @@ cdef int devices_asked = 0       # default_device contexts that are open, in any
 
 
 cdef int know_arrays() except -1:
-    global _Array, _make_array
+    global _Array, _make_array, devices_used
     from tapeflow.backend.opencl.memory import Array
     _Array = Array
     _make_array = tuple.__new__
+    devices_used = True
     return 0
 
 
@@ -85,8 +87,9 @@ cdef inline Value *away(Value *a, Value *b, Value *c) noexcept:
 
 
 cdef inline Value *any_away(int nin, Value **v) noexcept:
+    """The first of some operands that is on a device, or NULL."""
     cdef int i
-    for i in range(nin):
+    for i in range(nin if devices_used else 0):
         if is_remote(v[i]):
             return v[i]
     return NULL
@@ -95,7 +98,7 @@ cdef inline Value *any_away(int nin, Value **v) noexcept:
 cdef inline Value *any_saved_away(Value **vals) noexcept:
     """The first of an entry's four values that is on a device, or NULL."""
     cdef int i
-    for i in range(4):
+    for i in range(4 if devices_used else 0):
         if vals[i] != NULL and is_remote(vals[i]):
             return vals[i]
     return NULL
