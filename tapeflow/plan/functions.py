@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core, _epoch
+from tapeflow import _core, _creation, _epoch
 from tapeflow._core import GuardFailed, Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan import passes
@@ -22,7 +22,12 @@ from tapeflow.transforms import flatten, unflatten
 
 _VARIANTS = 8  # values at one and the same guard, after which the signature runs eagerly
 # what a key begins with
-_MODES = ("grad mode or trace_nan", "the default dtype", "train or eval", "the structure of the arguments")
+_MODES = (
+    "grad mode, trace_nan or the default device",
+    "the default dtype",
+    "train or eval",
+    "the structure of the arguments",
+)
 _FIRST = len(_MODES)
 _state = threading.local()
 
@@ -185,8 +190,11 @@ class Function:
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         parts: list[Any] = [
-            (_core.is_grad_enabled(), _core.is_tracing()), _core.get_default_dtype(), _epoch.current(), None,
-        ]  # fmt: skip
+            (_core.is_grad_enabled(), _core.is_tracing(), _creation.default_place()),
+            _core.get_default_dtype(),
+            _epoch.current(),
+            None,
+        ]
         simple = not kwargs
         for x in args if simple else ():  # without containers there is no structure to look at
             kind = type(x)
@@ -284,8 +292,8 @@ def function(f: Callable[..., Any] | None = None, *, max_plans: int = 32, fast: 
     -------
     Function
         Called as f is. A signature is: shapes, dtypes, devices and requires_grad of tensors and arrays, the values of
-        ints, strings and bools, grad mode, trace_nan, the default dtype, the modes of modules (train or eval). Floats
-        are inputs: another value is no new signature.
+        ints, strings and bools, grad mode, trace_nan, the default dtype and device, the modes of modules (train or
+        eval) and where they are. Floats are inputs: another value is no new signature.
 
     >>> square = tp.function(lambda x: x * x)
     >>> [float(square(tp.tensor(v))) for v in (2.0, 3.0)]
