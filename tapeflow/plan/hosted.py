@@ -1,12 +1,14 @@
 """What a plan on a device leaves to the host: the few numbers that steps are made of.
 
 Rates and counts of optimizers are float64 and stay on the cpu, and what a step needs of them is a few operations on a
-few numbers before they are cast to the dtype of the parameters. Where these begin with constants and captured tensors
-of the cpu, the host computes them first: on devices without float64, and where other captured tensors are on the
-device.
+few numbers before they are cast to the dtype of the parameters; so are Python's floats as arguments. Where these begin
+with constants, arguments and captured tensors of the cpu, the host computes them first: on devices without float64, and
+where other captured tensors are on the device.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from tapeflow import _core
 from tapeflow._core import Tensor
@@ -27,6 +29,7 @@ def split(ir: IR, fp64: bool) -> tuple[list[Instr], IR]:
         k for k, x in ir.objects.items()
         if values[k].kind in (TENSOR, CONST) and values[k].size <= SMALL and _core.place_of(x) is None
     }  # fmt: skip
+    known |= {k for k in ir.inputs if not fp64 and values[k].dtype == FLOAT64 and values[k].size <= SMALL}
     changing = known.intersection(captured)  # what is made of captured tensors of the cpu
     hosted: list[Instr] = []
     rest: list[Instr] = []
@@ -47,11 +50,12 @@ def split(ir: IR, fp64: bool) -> tuple[list[Instr], IR]:
     return hosted, found
 
 
-def compute(ir: IR, hosted: list[Instr]) -> dict[int, Tensor]:
+def compute(ir: IR, hosted: list[Instr], inputs: Sequence[Tensor]) -> dict[int, Tensor]:
     """The values that these instructions make."""
     env: dict[int, Tensor] = {}
+    given = dict(zip(ir.inputs, inputs, strict=True))
     for instr in hosted:
         out = ir.values[instr.out]
-        operands = [env[k] if k in env else ir.objects[k].detach() for k in instr.ins]
+        operands = [env[k] if k in env else (given[k] if k in given else ir.objects[k]).detach() for k in instr.ins]
         env[instr.out] = _core.compute_op(instr.op, instr.params, operands, out.dtype, out.shape)
     return env

@@ -210,9 +210,13 @@ class Device:
                 raise
             raise self.fault(error, "alloc") from None
 
+    def has(self, dtype: int) -> bool:
+        """Whether the device computes in a dtype."""
+        return self.fp64 or dtype != ir.FLOAT64
+
     def check_dtype(self, dtype: int, op: str) -> None:
         """DeviceError for a dtype that the device lacks."""
-        if dtype == ir.FLOAT64 and not self.fp64:
+        if not self.has(dtype):
             raise DeviceError(f"[{op}] {self.name} has no float64. Use float32 there, or another device.")
 
     # ---- transfers
