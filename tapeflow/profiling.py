@@ -282,7 +282,7 @@ _thread = _Thread()
 
 
 def replayed(plan: Any, run: Callable[[], list[Any]]) -> list[Any]:
-    """run(), the replay of a plan that is no Runner, as one step of this thread's profiles: what it runs is none."""
+    """run(), the replay of a plan on a device, as one step of this thread's profiles: what it runs is none."""
     if not _thread.open:
         return run()
     records, start = _thread.records, _core.clock()

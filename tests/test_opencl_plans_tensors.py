@@ -400,3 +400,163 @@ def test_a_world_with_its_arguments_there(name):
         for a, b in zip(results, row, strict=True):
             assert str(a.device) == where
             close(a, b)
+
+
+@pytest.mark.parametrize("place", ["cpu", "there"])
+def test_captured_tensors_that_change_places(there, place):
+    """State that becomes what another one was, or a view of what it was, is known to the next run as it is."""
+
+    def made(name):
+        a, b, c = (tensor(n, 3, 3).to(name) for n in "abc")
+
+        def f(x):
+            old = a.detach()
+            a.assign(b)
+            b.assign(c.mT)
+            c.assign(old)
+            return a * x + b - 2.0 * c
+
+        return f, (a, b, c)
+
+    (want, expected), (got, state) = made("cpu"), made(there if place == "there" else "cpu")
+    x = tensor("x", 3, 3)
+    plan = tp.freeze(got, x.to(there) if place == "there" else x).to(there)
+    for _ in range(4):
+        close(plan(x), want(x))
+        for s, t in zip(state, expected, strict=True):
+            close(s, t)
+
+
+def test_a_captured_tensor_at_the_same_address(there):
+    """A transposed view of the memory that was sent is other elements; another library's memory may have any."""
+    square, array = tensor("w", 3, 3), np.arange(9, dtype=np.float32).reshape(3, 3)
+    shared = tp.asarray(array, copy=False)
+    plan = tp.freeze(lambda x: x * square + shared, tp.ones((3, 3))).to(there)
+    x = tensor("x", 3, 3)
+    for change in (lambda: None, lambda: square.assign(square.mT), lambda: array.__setitem__(..., 7.0)):
+        change()
+        close(plan(x), x * square + shared)
+
+
+def test_a_module_that_is_moved(there):
+    """Plans run where their captured tensors are by then; a tp.function is recorded anew where they are new."""
+    layer = tp.nn.Linear(4, 3, generator=tp.random.Generator(1))
+    f = tp.function(lambda x: tp.tanh(layer(x)) + tp.ones(3, device=layer.weight.device))
+    x = draw(rng_for("x"), (2, 4), "float32")
+    with tp.no_grad():
+        plan = tp.freeze(lambda x: tp.tanh(layer(x)) + 1.0, x)
+        bound = plan.bind(x)
+        want = f(x)
+        for place in (there, "cpu", there, "cpu"):
+            layer.to(place)
+            for run in (f, f, plan, lambda x: bound()):
+                got = run(x)
+                assert str(got.device) == place
+                close(got, want)
+        assert len(f.plans) == 2
+        layer.to(there)
+        frozen_there = tp.freeze(lambda x: tp.tanh(layer(x)) + 1.0, x)
+        close(frozen_there(x), want)
+        layer.to("cpu")
+        assert frozen_there(x).device == "cpu"
+        close(frozen_there(x), want)
+
+
+def test_arrays_go_to_what_they_meet(there):
+    """As in eager ops, at the first call, too, and when gradients are recorded."""
+    w = tensor("w", 4).to(there)
+    x = draw(rng_for("x"), (3, 4), "float32")
+    f = tp.function(lambda x: tp.sum(x * w, axis=1))
+    plan = tp.freeze(lambda x: tp.sum(x * w, axis=1), x)
+    for run in (f, f, plan, plan.bind(x), plan.to(there)):
+        got = run() if type(run).__name__ == "Bound" else run(x)
+        assert str(got.device) == there
+        close(got, np.asarray(tp.sum(x * w.to("cpu"), axis=1)))
+    v = w.detach()
+    v.requires_grad = True
+    inner = tp.freeze(lambda x, v: x * v, x, w)
+    tp.sum(inner(x, v)).backward()
+    close(v.grad, x.sum(axis=0))
+
+
+def test_the_default_device(there):
+    """It is part of what a recording depends on, and where draws that meet no tensor are made."""
+    f = tp.function(lambda: tp.zeros(3) + 1.0)
+    draws = tp.function(lambda: tp.random.normal(shape=(3,)))
+    assert f().device == draws().device == "cpu"
+    with tp.default_device(there):
+        plan = tp.freeze(lambda: tp.random.normal(shape=(3,)))
+        assert [str(run().device) for run in (f, f, draws, draws, plan)] == [there] * 5
+    assert f().device == draws().device == "cpu" and str(plan().device) == there
+    own = tp.freeze(lambda x: tp.random.normal(shape=(3,), device=there), 1.0)
+    tp.random.manual_seed(3)
+    got = own(2.0)
+    tp.random.manual_seed(3)
+    assert str(got.device) == there and got.tolist() == tp.random.normal(shape=(3,)).tolist()
+
+
+@pytest.mark.parametrize("place", ["cpu", "there"])
+def test_runs_into_tensors_and_arrays(there, place):
+    """Of a plan that was sent: arguments and results wherever they are; arrays are read at each call."""
+    count, w = (t.to(there if place == "there" else "cpu") for t in (tp.zeros(4), tensor("w", 4)))
+
+    def f(x):
+        count.assign_add(1.0)
+        return x * w + count, tp.sum(x)
+
+    plan = tp.freeze(f, w).to(there)
+    x = tensor("x", 4)
+    array, runs = np.array(x), 0
+    for arg in (x, x.to(there), array):
+        for out in (
+            None, (tp.zeros(4), tp.zeros(())), [tp.zeros(4, device=there), tp.zeros((), device=there)],
+            (np.zeros(4, np.float32), np.zeros((), np.float32)),
+        ):  # fmt: skip
+            bound = plan.bind(arg, out=out)
+            for _ in range(2):
+                got = bound()
+                runs += 1
+                assert out is None or got is out
+                for y, z in zip(got, (x * w.to("cpu") + float(runs), tp.sum(x)), strict=True):
+                    close(tp.asarray(y), z)
+    array[...] = 2.0
+    out = (np.zeros(4, np.float32), tp.zeros(()))
+    assert plan.run(array, out=out) is out
+    close(tp.asarray(out[0]), 2.0 * w.to("cpu") + float(runs + 1))
+    ends = tp.freeze(lambda x: 2.0 * x, array).to(there).bind(array, out=array)
+    ends()
+    ends()
+    assert array.tolist() == [8.0] * 4
+
+
+def test_what_is_not_finite_is_found_in_a_plan_that_was_sent(there):
+    w = tp.ones(3)
+    for plan in (tp.freeze(lambda x: tp.log(x) * w, w).to(there), tp.freeze(lambda x: tp.log(x) * 2.0, w.to(there))):
+        for x in (tp.tensor([1.0, -1.0, 2.0]), tp.tensor([1.0, -1.0, 2.0]).to(there)):
+            with tp.trace_nan(), pytest.raises(FloatingPointError, match="log"):
+                plan(x)
+        with tp.trace_nan():
+            close(plan(w), tp.zeros(3))
+
+
+@pytest.mark.parametrize("place", ["cpu", "there"])
+def test_numbers_as_arguments(there, place):
+    """Floats are float64 inputs, also of a device that has none: the host computes with them, and has them returned."""
+    w, x = (tensor(n, 5).to(there if place == "there" else "cpu") for n in "wx")
+
+    def f(x, rate, scale):
+        w.assign_sub(rate * scale * x)
+        return tp.sum(x) * rate, rate, (w * 2.0 if rate * scale > 0.5 else w)
+
+    run, want = tp.function(f), np.array(w.to("cpu"))
+    sent = tp.freeze(f, x, 0.5, 2.0).to(there)
+    for call, rate, scale in ((run, 0.25, 1.0), (sent, 2.0, 2.0), (run, 3.0, 0.5), (sent, 1.5, 1.0), (run, 0.125, 2.0)):
+        total, same, doubled = call(x, rate, scale)
+        want = want - rate * scale * np.array(x.to("cpu"))
+        close(total, tp.sum(x.to("cpu")) * rate)
+        assert float(same) == rate
+        close(doubled, tp.tensor(want * (2.0 if rate * scale > 0.5 else 1.0)))
+        close(w, tp.tensor(want))
+    with pytest.raises(PlanError, match="looked at a value"):
+        sent(x, 0.1, 0.1)
+    close(w, tp.tensor(want))

@@ -300,6 +300,13 @@ cdef inline Tensor settled(Tensor t):
     return t
 
 
+def loosened(Tensor t not None):
+    """t, which was made of Python's data and goes to the device of what it meets (for the Python parts of the
+    package)."""
+    t.v.loose = True
+    return t
+
+
 cdef Tensor placed_on(Tensor t, object device, str op):
     """A tensor that was just made, on the device that was asked for, or on the default one for None."""
     if device is None and not devices_asked:
@@ -324,6 +331,11 @@ def place_of(Tensor x not None):
     return device_of(x.v)
 
 
+def is_borrowed(Tensor x not None):
+    """Whether x's memory is another library's, which may write it at any time."""
+    return x.v.buf.foreign == BORROWED
+
+
 def device_array(Tensor x not None):
     """What x holds on its device, as the backend has it; None on the cpu. Not to be written while x holds it."""
     return array_at(x.v) if is_remote(x.v) else None
@@ -343,9 +355,15 @@ def from_array(array):
     return wrap(as_constant(remote_over(array.memory, len(shape), sizes, array.dtype)), NULL)
 
 
+cdef object place_token(Tensor t, object device):
+    """What stands for t's being there among the modes that recordings depend on."""
+    return 0 if device is None else hash((t.token, id(device))) & 0xFFFFFFFFFFFFFFFF
+
+
 def move_all(list tensors not None, device):
     """The tensors themselves, and their .grad, on an open device, or the cpu for None: all of them, or none after an
-    error."""
+    error. Recordings that read them where they were are for another case."""
+    global flags_moved
     cdef Tensor t, there
     cdef Value *old
     cdef list pairs = []
@@ -360,9 +378,12 @@ def move_all(list tensors not None, device):
         t.v = value_alias(there.v)
         t.v.loose = False
         t.v.tensor = <PyObject *>t
+        if t.token:
+            epoch.switch(place_token(t, device_of(old)) ^ place_token(t, device))
         if old.tensor == <PyObject *>t:
             old.tensor = NULL
         value_release(old)
+    flags_moved += 1
 
 
 def goes_along(Tensor x not None):

@@ -842,7 +842,7 @@ cdef list written_to(list targets, list outputs):
     if targets is None:
         return outputs
     for t, y in zip(targets, outputs):
-        there.append(op_move(y, None) if t.v.buf.foreign == BORROWED else y)
+        there.append(op_move(y, device_of(t.v)))
     for t, y in zip(targets, there):
         if t.v.buf.foreign == BORROWED:
             copy_into(t.v, y.v)
@@ -855,17 +855,16 @@ cdef class Runner:
     """What calls a plan: the way from its arguments to a run that is nothing but C where they are plain tensors."""
     cdef list idle               # Executables that no run uses now
     cdef int n_inputs
-    cdef int64_t flags_seen      # flags_moved when the captured tensors' requires_grad was last compared
+    cdef int64_t flags_seen      # flags_moved when captured tensors were last looked at
     cdef bint away               # a tensor that it captured is on a device
     cdef int plain               # 1: tensors in order, one tensor as result; 2: tensors in order; 0: neither
 
     cdef list replay(self, object inputs, list targets):
         """The outputs of a run, which has an arena of its own; written into targets where there are some."""
+        self.check_flags()
         if is_followed(inputs):
-            self.check_flags()
             return self._followed(inputs)
         if self.away or any_tensor_away(inputs):
-            self.check_flags()
             return written_to(targets, self._elsewhere(inputs))
         cdef int flags = thread_state().flags
         if flags & T_STEPS:
@@ -893,6 +892,7 @@ cdef class Runner:
     cdef inline int check_flags(self) except -1:
         if self.flags_seen != flags_moved:
             self._check_flags()
+            self.away = self._is_away()
             self.flags_seen = flags_moved
         return 0
 

@@ -113,7 +113,7 @@ cdef int set_grad(Tensor t, object grad) except -1:
     return 0
 
 
-cdef int64_t flags_moved = 0     # how often requires_grad of a tensor that a recording had read was changed
+cdef int64_t flags_moved = 0     # how often what a recording had read changed requires_grad, or tensors were moved
 
 
 cdef int flag_moved(Tensor t) except -1:

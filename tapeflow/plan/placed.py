@@ -26,7 +26,7 @@ from tapeflow.backend.opencl.timed import Timed, machine
 from tapeflow.errors import DeviceError, PlanError, TapeflowError
 from tapeflow.plan.grouping import Node
 from tapeflow.plan.hosted import compute, split
-from tapeflow.plan.interpret import compare_grad, compare_look, is_followed, write_state
+from tapeflow.plan.interpret import compare_grad, compare_look, write_state
 from tapeflow.plan.ir import CODES, DTYPES, GRAD_GUARD, GUARD, INT32, RANDOM, Instr
 from tapeflow.plan.placing import SPECIAL, Placing
 from tapeflow.plan.steps import check_repeats, steps_of
@@ -35,8 +35,8 @@ from tapeflow.profiling import Profile, Step, replayed
 IDENTITY = CODES["identity"]
 
 
-class DevicePlan:
-    """A plan on a device, called as the plan itself, with tensors and arrays of the host or of the device.
+class DevicePlan(_core.Runner):
+    """A plan on a device, called, run and bound as the plan itself, with tensors and arrays of the host or the device.
 
     Where an argument or a captured tensor is on the device, results are, too, otherwise on the host; what a run writes
     stays where it is. Constants, captured tensors and what lies between stay on the device: a captured tensor is sent
@@ -49,6 +49,7 @@ class DevicePlan:
 
     def __init__(self, plan: Any, device: Any, name: str) -> None:
         self.plan, self.name, self.device = plan, plan.name, name
+        self._result = plan._result
         self._device, self._ir, self.flops = device, plan._ir, plan.flops
         self._hosted, rest = split(plan._ir, device.fp64)
         self._placing = Placing(rest, device, "fuse" in plan.passes, {instr.out for instr in self._hosted})
@@ -65,6 +66,7 @@ class DevicePlan:
         self._numbers_sent: dict[int, Tensor] = {}  # of that, what is on the device
         self._tensors = list(plan._ir.objects.values())
         device.prepare(self._placing.everything())
+        self._prepare(None, len(plan._inputs), plan._flat)
 
     @property
     def instructions(self) -> list[Instr]:
@@ -85,14 +87,38 @@ class DevicePlan:
 
     # ---- calling
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result for these arguments, in fresh tensors."""
-        inputs = self.plan._bound(args, kwargs)
-        if is_followed(inputs):
-            return self.plan(*args, **kwargs)
-        self.plan.check(inputs)
+    def _bound(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Tensor]:
+        inputs: list[Tensor] = self.plan._bound(args, kwargs)
+        return inputs
+
+    def _check_flags(self) -> None:
         self.plan._check_flags()
-        return self.plan._result(self.outputs(inputs))
+
+    def _is_away(self) -> bool:
+        return True
+
+    def _followed(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        outputs: list[Tensor] = self.plan._followed(inputs)
+        return outputs
+
+    def _elsewhere(self, inputs: Sequence[Tensor]) -> list[Tensor]:
+        self.plan.check(inputs)
+        if not _core.is_tracing():
+            return self.outputs(inputs)
+        here = self._is_here(inputs)
+        place = self._device if self.plan._is_away() else None
+        outputs = self.plan._elsewhere([_core.move(x, place) for x in inputs])
+        return [_core.move(y, self._device) for y in outputs] if here else outputs
+
+    def run(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
+        """As `Plan.run`: the results written into tensors or arrays of yours, wherever these are."""
+        return self.bind(*args, out=out, **kwargs)()
+
+    def bind(self, *args: Any, out: Any = None, **kwargs: Any) -> Callable[[], Any]:
+        """As `Plan.bind`: a function without arguments that runs with these; arrays are read, sent and written at each
+        call."""
+        inputs, targets = self.plan._bindable(args, kwargs, out)
+        return _core.Bound(self, inputs, targets, out)
 
     def outputs(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         """The results of a run with inputs that were checked."""
@@ -149,8 +175,7 @@ class DevicePlan:
         self._numbers = self._draws()
         try:
             self._compute()
-            here = any(_core.place_of(x) is not None for x in (*inputs, *self._tensors))
-            outputs, states, grads = self._fetch(here)
+            outputs, states, grads = self._fetch(self._is_here(inputs))
         except TapeflowError:
             if self._flagged and not self._device.lost and self._device.download(self._flag)[0]:
                 self._at_once()  # an index was out of range before that: its error comes first
@@ -186,6 +211,10 @@ class DevicePlan:
 
     # ---- what goes to the device and comes back
 
+    def _is_here(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether results are to be on the device."""
+        return self.plan._home is self._device or any(map(_core.place_of, (*inputs, *self._tensors)))
+
     def _check_places(self, inputs: Sequence[Tensor]) -> None:
         """Is everything here, or on the cpu?"""
         written = [t for t, _ in self._ir.states]
@@ -214,7 +243,7 @@ class DevicePlan:
                 self._bring(held, self._arrays[k])
                 self._sent[k] = held
         if self._hosted:
-            self._env = compute(ir, self._hosted)
+            self._env = compute(ir, self._hosted, inputs)
             for k, x in self._env.items():
                 if k in self._arrays and (k not in self._numbers_sent or not _is_equal(self._numbers_sent[k], x)):
                     self._numbers_sent.pop(k, None)
@@ -267,7 +296,9 @@ class DevicePlan:
         ir = self._ir
         begin = self._device.begin_download
         written = [(t, k) for t, k in (*ir.states, *ir.grads) if k is not None]
-        wanted = {k for t, k in written if _core.place_of(t) is None}.union(() if here else ir.outputs)
+        wanted = {k for t, k in written if _core.place_of(t) is None}
+        there = {k for k in ir.outputs if here and k not in self._env and self._device.has(ir.values[k].dtype)}
+        wanted.update(k for k in ir.outputs if k not in there)
         flag = begin(self._flag) if self._flagged else None
         under_way = {k: begin(self._arrays[k]) for k in wanted if k in self._arrays}
         if flag is not None and flag.result()[0]:
@@ -288,7 +319,7 @@ class DevicePlan:
             return value(k, _core.place_of(t) is not None)
 
         return (
-            [value(k, here and k not in self._env) for k in ir.outputs],
+            [value(k, k in there) for k in ir.outputs],
             [(t, k, beside(t, k)) for t, k in ir.states],
             [(t, None if k is None else beside(t, k)) for t, k in ir.grads],
         )
@@ -298,7 +329,9 @@ class DevicePlan:
     ) -> None:  # fmt: skip
         """Write what the run has computed, on the device first, where a write may fail."""
         places = self._placing.captured
-        captured = [(t, k, places[id(t)]) for t, k, _ in states if id(t) in places and k in self._arrays]
+        # What becomes another one's old value is sent anew: it lies where this writes.
+        made = [(t, k) for t, k, _ in states if k in self._arrays and not self._placing.is_captured(k)]
+        captured = [(t, k, places[id(t)]) for t, k in made if id(t) in places]
         for _, k, at in captured:  # what it is then is on the device already
             if self._placing.in_place.get(k) != at:
                 self._sent.pop(at, None)
@@ -399,10 +432,10 @@ def _host(x: Tensor) -> np.ndarray[Any, Any]:
 
 
 def _is_same(x: Tensor, y: Tensor) -> bool:
-    """Whether they are the same memory, of which neither is written while both hold it."""
+    """Whether they are the same elements of memory that nobody writes while both hold it."""
     a, b = _core.device_array(x), _core.device_array(y)
     if a is None or b is None:
-        return a is b and _address(x) == _address(y)
+        return a is b and not _core.is_borrowed(x) and _place(x) == _place(y)
     return a.memory is b.memory and a[1:] == b[1:]
 
 
@@ -410,6 +443,7 @@ def _is_equal(x: Tensor, y: Tensor) -> bool:
     return x.numpy().tobytes() == y.numpy().tobytes()
 
 
-def _address(x: Tensor) -> int:
-    address: int = x.detach().numpy().__array_interface__["data"][0]
-    return address
+def _place(x: Tensor) -> tuple[int, tuple[int, ...]]:
+    """Address and strides."""
+    array = _host(x)
+    return array.__array_interface__["data"][0], array.strides

@@ -111,6 +111,10 @@ class Placing:
                 found[k] = at
         return found
 
+    def is_captured(self, k: int) -> bool:
+        """Whether the value is a captured tensor's, or a view of one."""
+        return base_of(k, self.views) in self.captured.values()
+
     @property
     def stored(self) -> Container[int]:
         """The values that are in memory."""

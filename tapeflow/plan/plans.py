@@ -64,19 +64,24 @@ class Plan(_core.Runner):
         self._ir = ir
         self._tensors = ir.tensors()
         self._flags = [(t, t.requires_grad) for t in self._tensors.values()]
+        # where it runs when no tensor says so; one that it captured does
+        self._home = recording.home if recording and not any(t.ndim for t in self._tensors.values()) else None
         self._nodes, self._views = _grouping.schedule(ir, "fuse" in self.passes)
         self._layout = _schedule.place(ir, self._nodes, self._views, plan_memory)
         self._inputs = [ir.values[k] for k in ir.inputs]
         # the outputs in the structure that the function returned
         self._result = _assembler(recording.result, iter(recording.leaves)) if recording else list
         self._flat = _flat_positions(recording)
-        away = any(_core.place_of(x) is not None for x in ir.objects.values())
-        self._prepare(None if away else self._link(), len(self._inputs), self._flat)
+        self._prepare(None if self._is_away() else self._link(), len(self._inputs), self._flat)
 
     def _link(self) -> Any:
         return _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes()).link()
 
     # ---- calling
+
+    def _is_away(self) -> bool:
+        """Whether a captured tensor or constant is on a device, now, or results are to be."""
+        return self._home is not None or any(_core.place_of(x) is not None for x in self._ir.objects.values())
 
     def _check_flags(self) -> None:
         """Whether captured tensors require grad decides what was recorded."""
@@ -108,11 +113,12 @@ class Plan(_core.Runner):
         return self._beside(inputs).outputs(inputs)
 
     def _beside(self, inputs: Sequence[Tensor]) -> Any:
-        """This plan on the device where a captured tensor is, or else one of the inputs; kept."""
+        """This plan on the device where a captured tensor is, or else one of the inputs, or where results are to be;
+        kept."""
         from tapeflow.plan.placed import DevicePlan
 
         captured = [_core.place_of(x) for x in self._ir.objects.values()]
-        place = next(p for p in (*captured, *map(_core.place_of, inputs)) if p is not None)
+        place = next(p for p in (*captured, *map(_core.place_of, inputs), self._home) if p is not None)
         if place not in captured:  # it was frozen on the cpu
             self._check_captured(place)
         with _core.get_state_lock():
@@ -244,6 +250,12 @@ class Plan(_core.Runner):
         >>> float(bound())
         42.0
         """
+        return _core.Bound(self, *self._bindable(args, kwargs, out), out)
+
+    def _bindable(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any
+    ) -> tuple[list[Tensor], list[Tensor] | None]:  # fmt: skip
+        """Inputs and targets of what binds these arguments."""
         for x in flatten((args, kwargs))[0]:
             if isinstance(x, np.ndarray) and not is_read_in_place(x):
                 raise PlanError(
@@ -251,7 +263,7 @@ class Plan(_core.Runner):
                     "native byte order, or of bools other than 0 and 1. Bind a copy of it, or call the plan with it."
                 )
         inputs = self._bound(args, kwargs)
-        return _core.Bound(self, inputs, None if out is None else self._targets(out), out)
+        return inputs, None if out is None else self._targets(out)
 
     def _out_leaves(self, out: Any) -> list[Any]:
         """The leaves of out, in the structure of the result or a plain list, in the order of the outputs."""
@@ -299,7 +311,7 @@ class Plan(_core.Runner):
         check_repeats(repeats)
         inputs = self._bound(args, kwargs)
         self._check_flags()
-        if any(_core.place_of(x) is not None for x in (*self._ir.objects.values(), *inputs)):
+        if self._is_away() or any(_core.place_of(x) is not None for x in inputs):
             found: Profile = self._beside(inputs).profile(*args, repeats=repeats, **kwargs)
             return found
         linker = _schedule.Linker(self._ir, self._nodes, self._views, self._layout, _codes())

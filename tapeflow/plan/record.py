@@ -39,6 +39,7 @@ class Recording:
     leaves: list[Any]  # of the result: the place among the outputs (an int in a list), or the thing itself
     differentiable: bool  # a result can be differentiated with respect to something captured
     again: Callable[[], IR] | None  # the program as it was noted, for those who differentiate it
+    home: Any = None  # the device of results that got there without an argument that was there: by draws, say
 
 
 @dataclass
@@ -53,13 +54,15 @@ class Captured:
 
 
 def as_input(x: Any, copy: bool = False) -> Tensor:
-    """An argument as a tensor. A replay looks at arrays where that can be, for its results are fresh; a run op by op
-    takes copies, for results, state and what gradients need may be the argument itself, or views of it."""
+    """An argument as a tensor; what is none goes to the device of what it meets, as in an op. A replay looks at arrays
+    where that can be, for its results are fresh; a run op by op takes copies, for results, state and what gradients
+    need may be the argument itself, or views of it."""
     if isinstance(x, Tensor):
         return x
-    if isinstance(x, np.ndarray) and not copy:
-        return _core.asarray(x, copy=False) if is_read_in_place(x) else _core.asarray(x)
-    return _core.from_number(x, "float64", "plan") if type(x) is float else _core.asarray(x)
+    if type(x) is float:
+        return _core.from_number(x, "float64", "plan")
+    shared = isinstance(x, np.ndarray) and not copy and is_read_in_place(x)
+    return _core.loosened(_core.asarray(x, copy=False) if shared else _core.asarray(x, device="cpu"))
 
 
 def is_read_in_place(x: Host) -> bool:
@@ -150,11 +153,20 @@ def record(
         outputs = iter(range(len(run.numbers)))
         places = [[next(outputs)] if isinstance(x, Tensor) else x for x in run.out]
         differentiable = any(isinstance(x, Tensor) and _core.is_differentiable(x) for x in run.out)
-        made.append(Recording(run.ir, structure, static, dynamic, run.structure, places, differentiable, run.again))
+        home = None if _first_place(leaves) else _first_place(run.out)
+        made.append(
+            Recording(run.ir, structure, static, dynamic, run.structure, places, differentiable, run.again, home)
+        )
         return then is not None and then(made[0])
 
     capture(call, op, then=keep)
     return made[0], result
+
+
+def _first_place(leaves: list[Any]) -> Any:
+    """The device of the first tensor that is on one."""
+    places = (_core.place_of(x) for x in leaves if isinstance(x, Tensor))
+    return next((place for place in places if place is not None), None)
 
 
 def _arguments(program: Any, leaves: list[Any], static: dict[int, Any], dynamic: list[int]) -> list[Any]:
