@@ -103,12 +103,9 @@ class DevicePlan(_core.Runner):
 
     def _elsewhere(self, inputs: Sequence[Tensor]) -> list[Tensor]:
         self.plan.check(inputs)
-        if not _core.is_tracing():
-            return self.outputs(inputs)
-        here = self._is_here(inputs)
-        place = self._device if self.plan._is_away() else None
-        outputs = self.plan._elsewhere([_core.move(x, place) for x in inputs])
-        return [_core.move(y, self._device) for y in outputs] if here else outputs
+        if _core.is_tracing():
+            self.plan._trace(list(inputs))
+        return self.outputs(inputs)
 
     def run(self, *args: Any, out: Any = None, **kwargs: Any) -> Any:
         """As `Plan.run`: the results written into tensors or arrays of yours, wherever these are."""
