@@ -167,7 +167,7 @@ def test_a_call_that_is_differentiated_runs_here():
 
 def test_a_device_without_a_dtype_is_named():
     device = opened("rusticl")  # noqa: F811
-    plan = tp.freeze(lambda x: x + 1.0, tp.zeros(1000, dtype="float64"))
+    plan = tp.freeze(lambda x: x + 1.0, tp.zeros(5000, dtype="float64"))
     with pytest.raises(DeviceError, match="no float64"):
         placed(plan, device)
 
