@@ -29,7 +29,7 @@ def split(ir: IR, fp64: bool) -> tuple[list[Instr], IR]:
         k for k, x in ir.objects.items()
         if values[k].kind in (TENSOR, CONST) and values[k].size <= SMALL and _core.place_of(x) is None
     }  # fmt: skip
-    known |= {k for k in ir.inputs if not fp64 and values[k].dtype == FLOAT64 and values[k].size <= SMALL}
+    known |= {k for k in ir.inputs if not fp64 and values[k].dtype == FLOAT64 and not values[k].shape}
     changing = known.intersection(captured)  # what is made of captured tensors of the cpu
     hosted: list[Instr] = []
     rest: list[Instr] = []
