@@ -187,7 +187,7 @@ def test_places_past_32_bits():
     calls = []
 
     class Recorder:
-        is_cpu, max_workgroup = False, 256
+        is_cpu, is_surveyed, max_workgroup = False, False, 256
 
         def kernel(self, text, name, options, types):
             return name, types

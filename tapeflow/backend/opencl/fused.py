@@ -161,6 +161,7 @@ def layout(shape: Sequence[int], strides: Sequence[Sequence[int]]) -> Layout:
 # ---- text
 
 _IDS = {"flat": ("e",), "spread": ("e",), "wide": ("e",), "rows": ("i", "row")}  # the numbers of a work-item
+_BY_ROW = {"rows": "spread", "spread": "rows"}
 _PLACE = {scheme: tuple([f"const long {place}" for place in places]) for scheme, places in _IDS.items()}
 
 
@@ -278,13 +279,18 @@ class Fused:
         place = layout(shape, strides)
         # With a guard around each element PoCL makes no vectors: exp takes twice as long.
         split = "portable computing language" in device.info.platform.lower()
-        text = kernel_text(body, place.scheme, place.hows, place.rank, split)
         self.device = device
-        self._kernel = device.kernel(program([text]), text.name, OPTIONS, text.argtypes)
+        self._kernel = self._kernel_for(body, place, place.scheme, split)
+        if device.is_surveyed and place.scheme in _BY_ROW:  # shorter or longer rows
+            self._kernel_for(body, place, _BY_ROW[place.scheme], split)
         self._inner, self._rows = place.inner, place.rows if place.scheme == "rows" else 0
         self._geometry = () if place.scheme == "flat" else (_constants(device, place.geometry),)
         dtypes = body.dtypes()
         self._widths = [ITEMSIZE[dtype] for dtype in body.inputs], [ITEMSIZE[dtypes[k]] for k in body.outputs]
+
+    def _kernel_for(self, body: Body, place: Layout, scheme: str, split: bool) -> Any:
+        text = kernel_text(body, scheme, place.hows, place.rank, split)
+        return self.device.kernel(program([text]), text.name, OPTIONS, text.argtypes)
 
     def _arguments(self, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> list[Any]:
         arguments = list(self._geometry)

@@ -110,15 +110,20 @@ def _copy_axes(device: Device, item: int, y: Array, to: int, x: Array, at: int, 
         for k in range(n):
             _copy_axes(device, item, y, to + k * y_step, x, at + k * x_step, axes[:-1])
         return
-    turned = _turned(axes)
+    survey = device.is_surveyed  # what longer and shorter axes take
+    turned = _turned(axes, 2 if survey else TILE)
     if turned is not None:
         _transpose(device, item, y, to, x, at, turned)
-        return
+        if not survey:
+            return
+    rank = next(r for r in RANKS if r >= len(axes))
+    options = options_of(item, "-DCOPIES=4" if rank <= 4 else "-DCOPIES=16")
+    if survey and device.is_cpu and rank > 1 and axes[0][1:] == (1, 1):
+        for name in (f"copy_{rank}", f"copy_runs_{rank}"):
+            device.kernel(TEXT, name, options, _COPY[rank])
     if device.is_cpu and axes[0][0] < SHORT:  # the longest axis for the lanes, whatever its strides
         axes.sort(key=lambda axis: -axis[0])
-    rank = next(r for r in RANKS if r >= len(axes))
     runs = "runs_" if axes[0][1:] == (1, 1) else ""
-    options = options_of(item, "-DCOPIES=4" if rank <= 4 else "-DCOPIES=16")
     kernel = device.kernel(TEXT, f"copy_{runs}{rank}", options, _COPY[rank])
     rows = prod([n for n, *_ in axes[1:]])
     flat = [number for axis in axes for number in axis] + [1, 0, 0] * (rank - len(axes))
@@ -130,12 +135,13 @@ _TRANSPOSE = (None, LONG, None, LONG, *(LONG,) * 11)
 _FILL = (None, LONG, LONG, np.uint64)
 
 
-def _turned(axes: list[Axis]) -> list[Axis] | None:
-    """The axes, where y runs along one that is long and x along another: those two first, and at most one more."""
-    if len(axes) > 3 or axes[0][1] != 1 or axes[0][2] == 1 or axes[0][0] < TILE:
+def _turned(axes: list[Axis], least: int = TILE) -> list[Axis] | None:
+    """The axes, where y runs along one of at least so many and x along another: those two first, and at most one
+    more."""
+    if len(axes) > 3 or axes[0][1] != 1 or axes[0][2] == 1 or axes[0][0] < least:
         return None
     for d, (n, _, x_step) in enumerate(axes):
-        if x_step == 1 and n >= TILE:
+        if x_step == 1 and n >= least:
             return [axes[0], axes[d], *(axis for k, axis in enumerate(axes) if k not in (0, d))]
     return None
 

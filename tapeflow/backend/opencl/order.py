@@ -66,16 +66,18 @@ def order_rows(device: Device, x: Array, rows: int, n: int, descending: bool, ou
     launch_rows(device, kernel, rows * n, 1, keys, x.memory, start(x), rows * n, kind, width, descending)
     place, place_size = ("int", 4) if n < 1 << 31 else ("long", 8)
     types = (f"-DKEY={key}", f"-DPLACE={place}")
-    if device.is_cpu and n <= SHORT_LINE:
+    survey = device.is_surveyed  # rows of any length
+    short = n <= (SHORT_LINE if device.is_cpu else SHORT_GROUP)
+    if device.is_cpu and (short or survey):
         one, two = (device.alloc(rows * n * place_size) for _ in range(2))
         kernel = device.kernel(TEXT, "order_lines", types, _LINES)
         launch_rows(device, kernel, rows, 1, out.memory, start(out), keys, one, two, rows, n, first)
-    elif not device.is_cpu and n <= SHORT_GROUP:
+    elif short or survey:
         kernel = device.kernel(TEXT, "order_groups", (*types, f"-DMOST={SHORT_GROUP}"), _GROUPS)
         padded = 1 << (n - 1).bit_length()
         args = (out.memory, start(out), keys, rows, n, padded, first)
         launch_groups(device, kernel, rows, *args, width=max(padded // 2, 1))
-    else:
+    if survey or not short:
         _radix(device, types, keys, size, place_size, rows, n, first, bits, out)
 
 

@@ -214,8 +214,11 @@ def reduce(
     options = _value_options(dtype)
     name = f"reduce_{kind.lower()}_{'columns' if by_columns else 'rows'}"
     kernel, shape = fitting_kernel(device, _text(kind), name, options, chunk_types, shape_for(device))
-    if device.is_surveyed:  # longer rows take it, too, and shall build nothing
+    if device.is_surveyed:  # what other numbers of rows, and longer ones, take
         _joining_kernel(device, kind, dtype, shape)
+        if has_vectors(device) and rows.inner > 1 and not across:
+            other = f"reduce_{kind.lower()}_{'rows' if by_columns else 'columns'}"
+            fitting_kernel(device, _text(kind), other, options, chunk_types, shape_for(device))
     count = max(1, -(-rows.n // CHUNK))
     part = part_size(kind, dtype, device.fp64)
     parts = device.alloc(part * rows.rows * count, kind) if count > 1 else to

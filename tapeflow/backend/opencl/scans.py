@@ -59,8 +59,9 @@ def _by_lines(
     """A work-item for each line, or, on a CPU, for several neighbours."""
     lanes = not device.is_cpu or "-DLOGSUMEXP" in options  # of one vector; else a CPU's are neighbours
     whole = 0 if lanes else inner // COLUMNS
+    surveyed = device.is_surveyed and not lanes and inner > 1  # what more or fewer lines take
     for columns, first, items in ((COLUMNS, 0, whole), (1, whole * COLUMNS, inner - whole * COLUMNS)):
-        if not items:
+        if not (items or surveyed):
             continue
         kernel = device.kernel(TEXT, "scan_lines", (*options, f"-DCOLUMNS={columns}"), types)
         args = (*arrays, outer, n, inner, reverse, first, items)
@@ -78,8 +79,10 @@ def _by_blocks(device: Device, options: tuple[str, ...], params: tuple[int, ...]
     (outer, inner), n = around(x.shape, axis), x.shape[axis]
     lines = outer * inner
     here = (x.memory, start(x), lines, n, inner, reverse)
-    if n <= LONG_LINE or lines >= LINES[device.is_cpu]:
+    short = n <= LONG_LINE or lines >= LINES[device.is_cpu]
+    if short or device.is_surveyed:
         _by_lines(device, options, _LINES, outer, n, inner, reverse, (out.memory, start(out), x.memory, start(x)))
+    if short and not device.is_surveyed:
         return
     blocks = -(-n // BLOCK)
     units = blocks * lines
