@@ -226,3 +226,17 @@ def test_a_plan_of_a_device_runs_on_the_cpu(name):
     plan = tp.freeze(f, tp.tensor(ROW, device=name))
     for here, there in zip(plan(tp.tensor(ROW)), plan(tp.tensor(ROW, device=name))):
         assert (here.device, there.device) == ("cpu", name) and np.allclose(here.numpy(), there.numpy())
+
+
+def test_what_goes_along_by_two_ways_has_one_gradient(name):
+    """An array as an argument: once an operand of a product, once moved by an op of its own."""
+    rows = np.random.default_rng(0).uniform(-1, 1, (3, 6))
+    w = tp.tensor(np.random.default_rng(1).uniform(-1, 1, (5, 6)).astype("float32"))
+
+    def f(w):
+        return lambda a: tp.tanh(w @ a) * a[:5] + w[0, 0] * a[1:]
+
+    here = tp.vmap(tp.jacobian(f(w)))(rows.astype("float32"))
+    with tp.default_device(name):
+        there = tp.vmap(tp.jacobian(f(w.to(name))))(rows.astype("float32"))
+    assert np.allclose(here.numpy(), there.numpy(), atol=1e-5)

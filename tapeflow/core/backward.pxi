@@ -273,6 +273,11 @@ cdef class Walk:
         ensure_like(s.v, v)
         cdef double start
         cdef Value *vals[2]
+        if devices_used and device_of(v) is not device_of(s.v):  # of what went along to a device, by one way of two
+            total = op_move(wrap(v, node), device_of(s.v))
+            v, node = value_share(total.v), total.node
+            if node != NULL:
+                node.refs += 1
         if not self.composed and value_is_mine(s.v):
             start = tpf_clock() if self.watching else 0.0
             try:
@@ -567,8 +572,11 @@ cdef class Walk:
             if e.hooks != NULL:
                 g = self.hooked(<list>e.hooks, g)
             if e.tensor != NULL:
-                t = <Tensor>e.tensor  # what is taken as a number gets one back
-                g = sent_to(g, t.v, b"backward") if t.v.ndim else op_move(g, device_of(t.v))
+                t = <Tensor>e.tensor
+                if t.v.ndim == 0:  # what is taken as a number gets one back
+                    g = op_move(g, device_of(t.v))
+                elif not t.v.loose:  # of an argument that was an array it is where the rest is
+                    g = sent_to(g, t.v, b"backward")
             if self.sources is not None:
                 key = <uintptr_t>e
                 if key in self.sources:

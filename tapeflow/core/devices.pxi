@@ -230,9 +230,16 @@ cdef Tensor op_move(Tensor x, object device):
     params[0], params[1], params[2], params[3] = 3, MOVED, numbered(here), numbered(device)
     if x.v.program == MADE_INSIDE and x.node == NULL:
         return wrap(as_constant(y), NULL)
-    if ts.program != NULL and ts.flags & T_TAPE and not may_go(x.v):
+    # the cotangent of what is loose may stay: all that it meets goes along, too
+    return recorded1(OP_IDENTITY, x, y, NULL if x.v.loose and x.v.ndim else params, start)
+
+
+cdef Tensor asked_to(Tensor x, object device):
+    """op_move, as a user asks for it: a plan is of one device, so what moves cannot be frozen."""
+    cdef ThreadState *ts = thread_state()
+    if device_of(x.v) is not device and ts.program != NULL and ts.flags & T_TAPE and not may_go(x.v):
         (<Program>ts.program).spoil(f"a tensor {describe(x.v)} was moved from one device to another")
-    return recorded1(OP_IDENTITY, x, y, params, start)
+    return op_move(x, device)
 
 
 cdef inline Tensor sent_beside(Tensor x, Value *like):
@@ -324,6 +331,11 @@ def count_asked(int change):
     """One default_device context more, or less."""
     global devices_asked
     devices_asked += change
+
+
+def default_place():
+    """The open device of default_device; None for the cpu."""
+    return _creation.place(None, "device") if devices_asked else None
 
 
 def place_of(Tensor x not None):

@@ -505,7 +505,7 @@ cdef class Tensor:
         Returns a tensor of the same value; gradients come back to the device that it was on. DeviceError for a device
         that is not there, or one that lacks the dtype.
         """
-        return another(self, op_move(self, _creation.place(device, "to")))
+        return another(self, asked_to(self, _creation.place(device, "to")))
 
     def __repr__(self):
         return _creation.format_tensor(self, self.requires_grad)

@@ -54,15 +54,18 @@ class Captured:
 
 
 def as_input(x: Any, copy: bool = False) -> Tensor:
-    """An argument as a tensor; what is none goes to the device of what it meets, as in an op. A replay looks at arrays
-    where that can be, for its results are fresh; a run op by op takes copies, for results, state and what gradients
-    need may be the argument itself, or views of it."""
+    """An argument as a tensor; what is none is on the default device, or goes to that of what it meets.
+
+    A replay looks at arrays where that can be, for its results are fresh; a run op by op takes copies, for results,
+    state and what gradients need may be the argument itself, or views of it."""
     if isinstance(x, Tensor):
         return x
     if type(x) is float:
         return _core.from_number(x, "float64", "plan")
+    if _core.default_place() is not None:
+        return _core.asarray(x)
     shared = isinstance(x, np.ndarray) and not copy and is_read_in_place(x)
-    return _core.loosened(_core.asarray(x, copy=False) if shared else _core.asarray(x, device="cpu"))
+    return _core.loosened(_core.asarray(x, copy=False) if shared else _core.asarray(x))
 
 
 def is_read_in_place(x: Host) -> bool:
