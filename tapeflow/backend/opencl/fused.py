@@ -17,7 +17,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -272,7 +271,7 @@ def _unravelled(
 class Fused:
     """A body over operands of one layout, on a device: ready to run."""
 
-    __slots__ = ("_geometry", "_inner", "_kernel", "_rows", "_widths", "device")
+    __slots__ = ("_first", "_geometry", "_inner", "_kernel", "_rows", "_sizes", "_widths", "device")
 
     def __init__(self, device: Any, body: Body, shape: Sequence[int], strides: Sequence[Sequence[int]]) -> None:
         """strides: of the inputs, in elements, 0 where they are broadcast; shape: not empty."""
@@ -287,6 +286,8 @@ class Fused:
         self._geometry = () if place.scheme == "flat" else (_constants(device, place.geometry),)
         dtypes = body.dtypes()
         self._widths = [ITEMSIZE[dtype] for dtype in body.inputs], [ITEMSIZE[dtypes[k]] for k in body.outputs]
+        self._sizes = device.sizes(self._kernel, self._inner, LOCAL)  # of one launch
+        self._first = [self._inner, *[memory.buffer for memory in self._geometry]]  # of its arguments
 
     def _kernel_for(self, body: Body, place: Layout, scheme: str, split: bool) -> Any:
         text = kernel_text(body, scheme, place.hows, place.rank, split)
@@ -303,12 +304,22 @@ class Fused:
 
     def __call__(self, ins: Sequence[Array], constants: Sequence[Any], outs: Sequence[Array]) -> None:
         """Enqueue it. Arrays as the layout has them, outs contiguous; constants: Python numbers."""
+        device = self.device
+        if not (self._rows or device.is_watched):  # nearly always, and as quick as it can be: what eager ops wait for
+            values = self._first.copy()
+            for (memory, offset, *_), width in zip(ins, self._widths[0]):
+                values += (memory.buffer, offset // width)
+            values += constants
+            for (memory, offset, *_), width in zip(outs, self._widths[1]):
+                values += (memory.buffer, offset // width)
+            device.launch_at_once(self._kernel, *self._sizes, values)
+            return
         arguments, n = self._arguments(ins, constants, outs), self._inner
         if not self._rows:
-            self.device.launch(self._kernel, n, LOCAL, n, *arguments)
+            device.launch(self._kernel, n, LOCAL, n, *arguments)
         for top in range(0, self._rows, moves.MOST_ROWS):
             rows = min(self._rows - top, moves.MOST_ROWS)
-            self.device.launch(self._kernel, (n, rows), (LOCAL, 1), n, top, *arguments)
+            device.launch(self._kernel, (n, rows), (LOCAL, 1), n, top, *arguments)
 
 
 class _Kept:
@@ -322,13 +333,10 @@ class _Kept:
         self.geometries: OrderedDict[tuple[int, ...], Any] = OrderedDict()
 
 
-_kept: WeakKeyDictionary[Any, _Kept] = WeakKeyDictionary()
-
-
 def _of(device: Any) -> _Kept:
-    found = _kept.get(device)
+    found: _Kept | None = device.kept
     if found is None:
-        found = _kept.setdefault(device, _Kept())
+        found = device.kept = _Kept()
     return found
 
 

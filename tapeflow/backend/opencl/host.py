@@ -151,6 +151,7 @@ class Device:
         self._uploads: deque[tuple[Any, Any]] = deque()
         self._uploading = 0
         self._current = Current()
+        self.kept: Any = None  # by fused.py
         try:
             self.context = cl.Context([info.handle])
             self.queue = cl.CommandQueue(self.context, info.handle)
@@ -437,7 +438,17 @@ class Device:
             notes.commands.append(bound)
             self.replay((bound,))
             return
-        values = [arg.buffer if type(arg) is Memory else arg for arg in args]
+        self.launch_at_once(kernel, whole, local, [arg.buffer if type(arg) is Memory else arg for arg in args])
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether what this thread launches is noted, surveyed or timed."""
+        return self._current.notes is not None
+
+    def launch_at_once(self, kernel: Kernel, whole: tuple[int, ...], local: tuple[int, ...], values: list[Any]) -> None:
+        """Enqueue a kernel whose sizes are fitted, not empty, and whose arguments are buffers and numbers."""
+        if self.lost:
+            raise self.gone()
         with self._lock:
             self._set_arguments(kernel, values)
             self._enqueue(kernel, whole, local)
@@ -564,15 +575,16 @@ class Device:
         if self.lost:
             raise self.gone()
         for array in (*ins, out):
-            if array is not None and array.memory.device.context is not self.context:
-                raise self._stranger(op, array)
-        compute = implementation(op, self.name)
-        outer = self.op
-        self._current.op = ir.NAMES[op]
+            if array is not None:
+                home = array[0].device
+                if home is not self and home.context is not self.context:
+                    raise self._stranger(op, array)
+        compute, current = implementation(op, self.name), self._current
+        outer, current.op = current.op, ir.NAMES[op]
         try:
             compute(self, op, params, ins, out)
         finally:
-            self._current.op = outer
+            current.op = outer
 
     def _stranger(self, op: int, array: Array) -> DeviceError:
         """The error for an operand that is not here, which may be the same processor opened twice."""

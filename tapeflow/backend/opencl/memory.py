@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from tapeflow.backend.opencl.host import Device
 
 SMALLEST = 256
+AT_HAND = 16  # allocations that were freed and not yet taken in
 SHOWN = 5  # of the largest allocations, in an error
 
 
@@ -142,8 +143,14 @@ class Pool:
                 f"most {readable(self.largest)} at once. Split the tensor."
             )
         with self._lock:
-            self._drain()
             size = max(nbytes, 1) if self.exact else size_class(nbytes)
+            if 0 < len(self._freed) < AT_HAND and not self.exact:  # mostly the one that was freed last fits
+                latest = self._freed.pop()
+                if latest[1] == size:
+                    self._live[latest[0]] = (size, label)
+                    return Memory(latest[2], nbytes, self._device, latest[0], size, self._freed.append)
+                self._freed.append(latest)
+            self._drain()
             if size > self.largest or self._live_bytes + size > self._limit:
                 size = max(nbytes, 1)
             kept = self._kept.get(size)
