@@ -73,7 +73,7 @@ $(VENV)/installed-opencl: $(VENV)/installed-demo
 	@touch $@
 
 # An implementation of OpenCL that cannot be installed is left out; the tests name what they miss.
-$(VENV)/installed-test: $(VENV)/installed-demo
+$(VENV)/installed-test: $(VENV)/installed-opencl
 	@echo "Installing what the tests need"
 	@$(PIP) install $$($(BIN)/python tools/requirements.py test safetensors)
 	@$(BIN)/python tools/requirements.py --conditional test | while read -r wanted; do \

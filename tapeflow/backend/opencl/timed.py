@@ -25,6 +25,7 @@ class Timed(Device):
     def __init__(self, device: Device) -> None:
         cl = device.cl
         self.__dict__.update(device.__dict__)
+        self.kept = None  # what it launches is for its own queue
         self._events: list[Any] = []
         self._has_clock: bool | None = None
         try:
