@@ -105,16 +105,11 @@ def default_device(name: str) -> Iterator[Device]:
         _default.reset(token)
 
 
-def default_place() -> Any:
-    """The open device of `default_device`; None for the cpu."""
-    asked = _default.get()
-    return None if asked is None else asked[0]
-
-
 def place(name: Any, op: str) -> Any:
     """The open device of a name, None for the cpu; for None that of `default_device`, which is the cpu at first."""
     if name is None:
-        return default_place()
+        asked = _default.get()
+        return None if asked is None else asked[0]
     if name == "cpu":
         return None
     if not isinstance(name, str):

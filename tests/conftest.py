@@ -86,3 +86,14 @@ def threads():
     before = tp.get_num_threads()
     yield tp.set_num_threads
     tp.set_num_threads(before)
+
+
+@pytest.fixture
+def first():
+    """The first OpenCL implementation that is here, for what is the same on all of them."""
+    from tests import opencl_devices  # which says where drivers are, before one is loaded
+
+    found = opencl_devices.backend.devices()
+    if not found:
+        pytest.skip("no OpenCL implementation is here")
+    return found[0]

@@ -44,15 +44,6 @@ def own(device):  # noqa: F811
 
 
 @pytest.fixture
-def first():
-    """The first implementation that is here, for what is the same on all of them."""
-    found = opened.devices()
-    if not found:
-        pytest.skip("no OpenCL implementation is here")
-    return found[0]
-
-
-@pytest.fixture
 def one(first):
     """A device of it, of the test's own."""
     return Device(first)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import tapeflow as tp
-from tapeflow.backend.opencl import faults, opened, programs
+from tapeflow.backend.opencl import faults, programs
 from tapeflow.backend.opencl.host import Device
 from tapeflow.errors import DeviceError, TapeflowError
 from tapeflow.plan import ir
@@ -27,15 +27,6 @@ from tests.test_opencl_kernels import check_kernels, oclgrind  # noqa: F401
 ROOT = Path(__file__).resolve().parent.parent
 RNG = np.random.default_rng(23)
 GROUPS = ["extrema", "softmaxes", "sums", "products", "sorts", "norms", "variances", "masks", "transposed", "copies"]
-
-
-@pytest.fixture
-def first():
-    """The first implementation that is here."""
-    found = opened.devices()
-    if not found:
-        pytest.skip("no OpenCL implementation is here")
-    return found[0]
 
 
 # ---- work-groups and local memory

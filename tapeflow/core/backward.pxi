@@ -673,13 +673,18 @@ cdef Value *negative_sum(Value *g, Value *like) except NULL:
 
 cdef Value *zero_like(Value *g) except NULL:
     """Zeros of g's shape, where g is, one element stretched."""
-    cdef Value *zero = value_scalar(g.dtype)
+    return zeros_stretched(g, g.ndim, g.shape)
+
+
+cdef Value *zeros_stretched(Value *beside, int ndim, const int64_t *shape) except NULL:
+    """Zeros of this shape and of beside's dtype, where that is, one element stretched."""
+    cdef Value *zero = value_scalar(beside.dtype)
     cdef Value *v
     memset(zero.data, 0, 8)
-    if is_remote(g):
-        zero = number_there(zero, device_of(g))
+    if is_remote(beside):
+        zero = number_there(zero, device_of(beside))
     try:
-        v = value_broadcast(zero, g.ndim, g.shape)
+        v = value_broadcast(zero, ndim, shape)
     finally:
         value_release(zero)
     return as_constant(v)

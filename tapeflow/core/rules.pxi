@@ -313,7 +313,7 @@ cdef Tensor zeros_beside(Tensor g, int ndim, const int64_t *shape):
     """Zeros of g's dtype, on its device."""
     if not is_remote(g.v):
         return wrap(zeros_value(ndim, shape, g.v.dtype), NULL)
-    return packed(op_broadcast(op_move(number_tensor(0, g.v.dtype, b"zeros"), device_of(g.v)), ndim, shape))
+    return packed(wrap(zeros_stretched(g.v, ndim, shape), NULL))
 
 
 cdef int put_vjp(Walk w, Entry *e, Value **vals, Tensor g) except -1:

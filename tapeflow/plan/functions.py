@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from tapeflow import _core, _creation, _epoch
+from tapeflow import _core, _epoch
 from tapeflow._core import GuardFailed, Tensor
 from tapeflow.errors import PlanError
 from tapeflow.plan import passes
@@ -190,7 +190,7 @@ class Function:
 
     def _key(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         parts: list[Any] = [
-            (_core.is_grad_enabled(), _core.is_tracing(), _creation.default_place()),
+            (_core.is_grad_enabled(), _core.is_tracing(), _core.default_place()),
             _core.get_default_dtype(),
             _epoch.current(),
             None,
